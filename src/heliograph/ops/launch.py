@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 ITEM_BYTES: Mapping[str, int] = {
-    "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "u64": 8, "u32": 4, "bool": 1,
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4, "u8": 1, "bool": 1,
 }  # fmt: skip
 
 

@@ -1,0 +1,15 @@
+"""The command line. One module a command; nothing here decides anything that a library caller could not.
+
+Reading order:
+
+- ``main``      the command group, exit codes, how an error is shown
+- ``output``    what every command prints through: a person's view or one JSON object
+- ``capture``   model files -> signed core
+- ``inspect``   what is in a core
+- ``verify``    every byte of a core against its signature
+- ``replay``    every bucket of a core, again and again, against its self-test
+- ``generate``  a prompt answered by a core, without torch
+- ``doctor``    what this machine can do, and whether a core fits it
+
+Commands are imported when they are named, so that ``heliograph generate`` never imports torch.
+"""

@@ -1,0 +1,87 @@
+"""The command group, exit codes, and how an error is shown."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+
+from heliograph import errors
+
+COMMANDS = {
+    "capture": "Capture a model into a signed core.",
+    "inspect": "Show what is in a core.",
+    "verify": "Check every byte of a core against its signature.",
+    "replay": "Replay every bucket of a core against its self-test.",
+    "generate": "Answer a prompt with a core, without torch.",
+    "doctor": "Show what this machine can do, and whether a core fits it.",
+}
+
+# Exit codes; docs/commands.md lists them. 0 success, 1 the command's verdict is no, 2 usage.
+EXIT_CODES: tuple[tuple[type[errors.HeliographError], int], ...] = (
+    (errors.UsageError, 2),
+    (errors.CaptureError, 3),
+    (errors.ModelError, 4),
+    (errors.CoreError, 5),
+    (errors.DeviceError, 6),
+    (errors.StorageError, 7),
+    (errors.SchemaMismatchError, 8),
+)
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"heliograph.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="heliograph")
+def group() -> None:
+    """Capture a PyTorch model's device work once; serve it from a process without PyTorch."""
+
+
+def exit_code(error: errors.HeliographError) -> int:
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
+
+def show_error(error: errors.HeliographError, as_json: bool) -> None:
+    if as_json:
+        fields = {"error": type(error).__name__, "doing": error.doing, "found": error.found}
+        click.echo(json.dumps(fields | {"required": error.required, "hint": error.hint}), err=True)
+        return
+    label = click.style(type(error).__name__, fg="red", bold=True)
+    click.echo(f"{label}: {error.doing}", err=True)
+    click.echo(f"  found:    {error.found}\n  required: {error.required}", err=True)
+    click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command and exits. An error of ours becomes four lines (or JSON) and its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = group.main(args=arguments, standalone_mode=False)
+    except errors.HeliographError as error:
+        show_error(error, "--json" in arguments)
+        sys.exit(exit_code(error))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)

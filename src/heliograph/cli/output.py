@@ -1,0 +1,53 @@
+"""What every command prints through: a person's view on a terminal, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+
+# Called with what is being done, how much of it is done, and how much there is (any unit; total 0 = unknown).
+Tell = Callable[[str, int, int], None]
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(value))
+
+
+def console() -> Console:
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def bytes_text(count: int) -> str:
+    """A byte count as a person reads it: 93.8 MiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Tell]:
+    """A progress bar on standard error for work that takes a while; nothing when quiet or not a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda doing, done, total: None
+        return
+    percent = TextColumn("{task.percentage:>3.0f}%")
+    columns = (TextColumn("{task.description}"), BarColumn(), percent, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(doing: str, done: int, total: int) -> None:
+            bar.update(task, description=doing, completed=done, total=total or None)
+
+        yield tell
