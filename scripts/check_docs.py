@@ -1,7 +1,7 @@
 """Docs that cannot rot: the CLI reference is generated and compared, links lead somewhere, paths named exist.
 
-    python scripts/check_docs.py           compares, prints what differs, exits 1
-    python scripts/check_docs.py --write   writes docs/commands.md
+python scripts/check_docs.py           compares, prints what differs, exits 1
+python scripts/check_docs.py --write   writes docs/commands.md
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """C++ layers: drivers include driver.h, never each other; kernels include kernel headers only.
 
-    error.h < driver.h < host_*, cuda_* (independent) < module files
+error.h < driver.h < host_*, cuda_* (independent) < module files
 """
 
 import re

@@ -1,0 +1,85 @@
+"""``heliograph generate``: a prompt answered by a core, in this process, without torch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from heliograph.cli.output import json_option, print_json
+from heliograph.core.policy import Policy
+from heliograph.core.verify import verify
+from heliograph.runtime.generate import Sampling, generate
+from heliograph.runtime.load import load
+from heliograph.runtime.text import Text
+
+
+@click.command("generate")
+@click.argument("core", type=click.Path(path_type=Path))
+@click.argument("prompt")
+@click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Most tokens to generate.")
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest token."
+)
+@click.option("--top-k", type=click.IntRange(0), default=0, help="Keep the k likeliest tokens; 0 keeps all.")
+@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, help="Keep the likeliest tokens up to this mass.")
+@click.option(
+    "--min-p",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help="Keep tokens at least this likely, relative to the likeliest.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same answer.")
+@click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the chat template.")
+@click.option("--workers", type=click.IntRange(0), default=0, help="Threads that run kernels; default one a processor.")
+@click.option("--stats", is_flag=True, help="Print times and whether torch is in this process.")
+@json_option
+def command(
+    core: Path, prompt: str, max_tokens: int, temperature: float, top_k: int, top_p: float, min_p: float,
+    seed: int, raw: bool, workers: int, stats: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Answer PROMPT with CORE and print the answer as it comes."""
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    start = time.perf_counter_ns()
+    with verify(core, Policy.local()) as verified:
+        text = Text(verified)
+        ids = text.encode(prompt) if raw else text.encode_chat([{"role": "user", "content": prompt}])
+        with load(verified, workers=workers, ready="first") as program:
+            loaded = time.perf_counter_ns()
+            decoder = text.decoder()
+            tokens: list[int] = []
+            first = loaded
+            for token in generate(program, ids, max_tokens, sampling):
+                if not tokens:
+                    first = time.perf_counter_ns()
+                tokens.append(token)
+                if not as_json:
+                    click.echo(decoder.add(token), nl=False)
+            if not as_json:
+                click.echo(decoder.end())
+            phases = dict(program.phases)
+    end = time.perf_counter_ns()
+    times = {
+        "load_ns": loaded - start,
+        "first_token_ns": first - start,
+        "total_ns": end - start,
+        "tokens_per_second": (len(tokens) - 1) / max(1, end - first) * 1e9,
+    }
+    torch_loaded = torch_in_memory()
+    if as_json:
+        answer = text.decode(tokens)
+        print_json(
+            {"answer": answer, "tokens": tokens, "prompt_tokens": len(ids), "torch": torch_loaded, "phases": phases}
+            | times
+        )
+    elif stats:
+        load_ms, first_ms = times["load_ns"] / 1e6, times["first_token_ns"] / 1e6
+        speed = times["tokens_per_second"]
+        click.echo(f"load {load_ms:.0f} ms, first token {first_ms:.0f} ms, {speed:.1f} tokens/s", err=True)
+        click.echo(f"torch: {'LOADED' if torch_loaded else 'not loaded'}", err=True)
+
+
+def torch_in_memory() -> bool:
+    """Whether a library of torch is mapped into this process, by its own memory maps."""
+    return any("libtorch" in line or "/torch/" in line for line in Path("/proc/self/maps").read_text().splitlines())

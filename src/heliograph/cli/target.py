@@ -1,0 +1,241 @@
+"""What this machine is, and whether a core fits it. Facts are gathered in one place and judged by pure functions."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from heliograph import _native, errors
+from heliograph.core import manifest
+from heliograph.core.format import SLOTS, region_base, region_span
+from heliograph.core.policy import home_folder
+from heliograph.core.verify import VerifiedCore
+from heliograph.device import host, modules
+from heliograph.runtime.memory import available_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts about this machine; a test makes one up to see a probe fail."""
+
+    python: tuple[int, int]
+    platform: str  # sys.platform and machine, "linux x86_64"
+    levels: tuple[str, ...]  # instruction-set levels this processor runs, best first
+    families: tuple[str, ...]  # kernel modules installed for the best level
+    module_error: str  # why a kernel module cannot be loaded, or ""
+    slots_taken: tuple[int, ...]  # slots of the address space that are in use
+    address_limit: int  # RLIMIT_AS, -1 for none
+    descriptors: int  # hard limit of open files
+    available: int  # bytes of memory
+    home_error: str  # why keys cannot be kept, or ""
+    disk_free: int  # bytes where keys and caches lie
+    cuda: str  # what opening the CUDA driver said
+    torch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One probe's answer. ``ok`` None: for information, nothing depends on it."""
+
+    probe: str
+    ok: bool | None
+    found: str
+    hint: str = ""
+
+
+def look() -> Machine:
+    """Gathers the facts. Opens a host device and closes it again."""
+    levels = tuple(_native.host_levels())
+    return Machine(
+        python=sys.version_info[:2],
+        platform=f"{sys.platform} {os.uname().machine}",
+        levels=levels,
+        families=tuple(host.families(levels[0])) if levels else (),
+        module_error=module_error(),
+        slots_taken=slots_taken(),
+        address_limit=resource.getrlimit(resource.RLIMIT_AS)[0],
+        descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        available=available_bytes(),
+        home_error=home_error(),
+        disk_free=shutil.disk_usage(first_existing(home_folder())).free,
+        cuda=cuda(),
+        torch=util.find_spec("torch") is not None,
+    )
+
+
+def first_existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def module_error() -> str:
+    try:
+        with host.open_host(workers=1) as device:
+            modules.load_probe(device)
+    except errors.DeviceError as error:
+        return f"{error.doing}: {error.found}"
+    return ""
+
+
+def slots_taken() -> tuple[int, ...]:
+    taken = []
+    with host.open_host(workers=1) as device:
+        for slot in range(SLOTS):
+            try:
+                device.reserve(region_base(slot, "weights"), region_span("weights")).close()
+            except errors.AddressTakenError:
+                taken.append(slot)
+    return tuple(taken)
+
+
+def home_error() -> str:
+    folder = first_existing(home_folder())
+    return "" if os.access(folder, os.W_OK) else f"{folder} cannot be written"
+
+
+def cuda() -> str:
+    try:
+        return f"{_native.CudaDevice(0).arch}"
+    except errors.DeviceError as error:
+        return error.found
+
+
+def judge(machine: Machine) -> list[Finding]:
+    """Every probe's answer for a machine."""
+    return [probe(machine) for probe in PROBES]
+
+
+def probe_python(machine: Machine) -> Finding:
+    version = ".".join(map(str, machine.python))
+    return Finding("python", machine.python >= (3, 11), version, "use Python 3.11 or newer")
+
+
+def probe_platform(machine: Machine) -> Finding:
+    ok = machine.platform in {"linux x86_64", "linux aarch64"}
+    return Finding(
+        "platform",
+        ok,
+        machine.platform,
+        "capture and replay need Linux on x86-64 or aarch64; inspect and verify work here",
+    )
+
+
+def probe_instructions(machine: Machine) -> Finding:
+    return Finding(
+        "instruction set",
+        bool(machine.levels),
+        ", ".join(machine.levels) or "none",
+        "no host kernels were built for this processor",
+    )
+
+
+def probe_kernels(machine: Machine) -> Finding:
+    found = f"{len(machine.families)} kernel modules for {machine.levels[0]}" if machine.levels else "none"
+    return Finding("host kernels", bool(machine.families), found, "reinstall with HELIOGRAPH_HOST_KERNELS=ON")
+
+
+def probe_modules(machine: Machine) -> Finding:
+    return Finding(
+        "kernel loading",
+        not machine.module_error,
+        machine.module_error or "a module was sealed, loaded and closed",
+        "allow executable memfds or mount a cache folder without noexec",
+    )
+
+
+def probe_addresses(machine: Machine) -> Finding:
+    found = f"{SLOTS - len(machine.slots_taken)} of {SLOTS} slots free"
+    return Finding(
+        "address space",
+        len(machine.slots_taken) < SLOTS,
+        found,
+        "start without preloaded libraries that map memory at fixed addresses",
+    )
+
+
+def probe_address_limit(machine: Machine) -> Finding:
+    needed = sum(region_span(role) for role in ("weights", "constants", "persistent", "io", "scratch", "state"))
+    ok = machine.address_limit < 0 or machine.address_limit > needed
+    found = "none" if machine.address_limit < 0 else f"{machine.address_limit} bytes"
+    return Finding("address-space limit", ok, found, "raise it: ulimit -v unlimited")
+
+
+def probe_descriptors(machine: Machine) -> Finding:
+    return Finding(
+        "open files",
+        machine.descriptors >= 256,
+        f"{machine.descriptors} at most",
+        "raise the hard limit (ulimit -Hn); each kernel module costs one",
+    )
+
+
+def probe_memory(machine: Machine) -> Finding:
+    return Finding(
+        "memory",
+        machine.available >= 256 << 20,
+        f"{machine.available >> 20} MiB available",
+        "free memory or raise the control group's limit",
+    )
+
+
+def probe_home(machine: Machine) -> Finding:
+    return Finding(
+        "keys",
+        not machine.home_error,
+        machine.home_error or "folder can be written",
+        "set HELIOGRAPH_HOME to a folder that can be written",
+    )
+
+
+def probe_disk(machine: Machine) -> Finding:
+    return Finding("disk", machine.disk_free >= 64 << 20, f"{machine.disk_free >> 20} MiB free", "free disk space")
+
+
+def probe_cuda(machine: Machine) -> Finding:
+    return Finding("cuda", None, machine.cuda)
+
+
+def probe_torch(machine: Machine) -> Finding:
+    return Finding(
+        "torch",
+        None,
+        "installed: this machine can capture"
+        if machine.torch
+        else "not installed: this machine can serve, not capture",
+    )
+
+
+PROBES: tuple[Callable[[Machine], Finding], ...] = (
+    probe_python, probe_platform, probe_instructions, probe_kernels, probe_modules, probe_addresses,
+    probe_address_limit, probe_descriptors, probe_memory, probe_home, probe_disk, probe_cuda, probe_torch,
+)  # fmt: skip
+
+
+def fits(verified: VerifiedCore) -> dict[str, Any]:
+    """Whether a core fits this machine, and how many units of state (KV blocks, so tokens) would."""
+    core = verified.core
+    reason = misfit(core, tuple(_native.host_levels()))
+    fixed = sum(region.size for region in core.regions)
+    grow = sum(region.grow for region in core.regions)
+    room = available_bytes() - fixed
+    if not reason and room < grow:
+        reason = f"needs {fixed + grow} bytes of memory, {available_bytes()} are available"
+    units = max(0, room // grow) if grow else 0
+    tokens = units * core.text.block_tokens if core.text else 0
+    return {"ok": not reason, "reason": reason, "fixed_bytes": fixed, "units": units, "tokens": tokens}
+
+
+def misfit(core: manifest.Core, levels: tuple[str, ...]) -> str:
+    """Why a core's target is not this machine, or an empty string."""
+    target = core.target
+    if target.device != "host":
+        return f"made for {target.device} {target.arch}"
+    if target.arch not in levels:
+        return f"made for {target.arch}, this processor runs {', '.join(levels) or 'none'}"
+    return ""
