@@ -1,0 +1,69 @@
+"""How commands end: exit codes by error type, errors for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heliograph import errors
+from heliograph.cli.main import COMMANDS, EXIT_CODES, exit_code
+
+
+def heliograph(*arguments: str | Path, check: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "heliograph"), *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == check, run.stderr
+    return run
+
+
+def every_error() -> list[type[errors.HeliographError]]:
+    found, waiting = [], [errors.HeliographError]
+    while waiting:
+        waiting += (children := waiting.pop().__subclasses__())
+        found += children
+    return found
+
+
+def test_every_error_has_an_exit_code_of_its_branch() -> None:
+    for kind in every_error():
+        assert exit_code(kind("a", found="b", required="c", hint="d")) in {code for _, code in EXIT_CODES}
+
+
+def test_exit_codes_differ() -> None:
+    codes = [code for _, code in EXIT_CODES]
+    assert len(set(codes)) == len(codes)
+    assert not {0, 1, 130} & set(codes)
+
+
+def test_a_missing_core_is_an_error_of_four_parts_for_people(tmp_path: Path) -> None:
+    run = heliograph("verify", tmp_path / "nothing", check=5)
+    assert "found:" in run.stderr
+    assert "required:" in run.stderr
+    assert "hint" in run.stderr
+
+
+def test_a_missing_core_is_one_json_object_for_scripts(tmp_path: Path) -> None:
+    run = heliograph("verify", tmp_path / "nothing", "--json", check=5)
+    error = json.loads(run.stderr)
+    assert issubclass(getattr(errors, error["error"]), errors.CoreError)
+    assert all(error[field] for field in ("doing", "found", "required", "hint"))
+    assert run.stdout == ""
+
+
+def test_an_unknown_option_is_a_usage_error() -> None:
+    heliograph("verify", "--no-such-option", check=2)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    assert "Usage:" in heliograph(command, "--help").stdout
+
+
+def test_commands_other_than_capture_do_not_import_torch() -> None:
+    commands = "inspect, verify, replay, generate, doctor"
+    code = f"import sys; from heliograph.cli import {commands}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
