@@ -1,0 +1,26 @@
+"""The artifact: what a core is, byte by byte, how it is written, signed and checked. docs/core-format.md is the law.
+
+Reading order:
+
+- ``format``      every constant that can change a byte
+- ``manifest``    the types of core.json and provenance.json
+- ``encoding``    canonical JSON: one encoder, one decoder
+- ``templates``   graphs as data, and the columns they are stored in
+- ``columns``     graphs.safetensors as bytes: header rules, nothing else
+- ``layout``      where buffers, slices and chunks lie: pure arithmetic
+- ``names``       core names: made, and parsed from the right
+- ``sign``        keys, the DSSE envelope, the signed statement
+- ``policy``      which keys are trusted here
+- ``folder``      files below a core's folder, opened once, no links followed
+- ``rules``       what core.json must mean
+- ``image``       what a kernel image must be
+- ``target``      whether a core fits a machine
+- ``verify``      the only maker of a ``VerifiedCore``
+- ``weights``     chunks of the weights, read and checked
+- ``store``       blobs shared between cores by content
+- ``write``       drafts, publication
+- ``provenance``  what a record must not tell
+- ``report``      what the checker is asked and answers
+
+Imports ``errors`` and ``_native`` only; neither torch nor numpy.
+"""

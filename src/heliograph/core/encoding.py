@@ -1,0 +1,60 @@
+"""Canonical JSON (docs/core-format.md, "JSON"): one encoder, one decoder that accepts nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeVar
+
+import msgspec
+
+from heliograph.core.format import MAX_JSON_BYTES, MAX_JSON_DEPTH
+from heliograph.errors import FormatError
+
+T = TypeVar("T")
+
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+_ESCAPED: Final = re.compile(rb"\\.", re.DOTALL)
+_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_OTHERS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+def encode(record: object) -> bytes:
+    """The one byte string that stands for ``record``."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes | memoryview, kind: type[T], doing: str, limit: int = MAX_JSON_BYTES) -> T:
+    """The record that ``data`` is the canonical encoding of. FormatError for every other byte string."""
+    data = bytes(data)
+    if len(data) > limit:
+        raise _refusal(doing, f"{len(data)} bytes", f"at most {limit} bytes of JSON (M1)")
+    if not depth_within(data, MAX_JSON_DEPTH):
+        raise _refusal(doing, "deeper nesting", f"at most {MAX_JSON_DEPTH} levels of nesting (M2)")
+    try:
+        record = msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refusal(doing, str(error), "UTF-8 JSON with exactly the fields and types of the format (M4)") from error
+    if encode(record) != data:
+        raise _refusal(
+            doing,
+            "JSON in another form",
+            "the canonical encoding: keys sorted, each once, no white space, shortest escapes, integers only (M3)",
+        )
+    return record
+
+
+def depth_within(data: bytes, limit: int) -> bool:
+    """Whether no bracket outside a string is nested deeper than ``limit``; linear in the size for each level."""
+    outside = b"".join(_ESCAPED.sub(b"", data).split(b'"')[::2])
+    brackets = outside.translate(_BRACKETS, _OTHERS)
+    for _ in range(limit):
+        if b"[]" not in brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    return b"[]" not in brackets and brackets.count(b"[") <= limit
+
+
+def _refusal(doing: str, found: str, required: str) -> FormatError:
+    return FormatError(
+        doing, found=found, required=required, hint="the file was not written by Heliograph, or was changed; export again"
+    )

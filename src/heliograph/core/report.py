@@ -1,0 +1,93 @@
+"""What capture asks the checker and what the checker answers, as JSON on stdin and stdout of its process."""
+
+from __future__ import annotations
+
+from heliograph.core.manifest import Digest, Item, Phase, Record
+
+
+class Request(Record):
+    """Stdin of the checker. The draft's folder is its only argument."""
+
+    public_key: str           # the scratch key that signed the draft: raw Ed25519, hexadecimal
+    mode: str                 # "explore": find what matters and measure; "confirm": nothing may be left to find
+    workers: int              # 0: as many as the machine has
+    limit_seconds: int        # of one try
+
+
+class Counter(Record):
+    """One count as recorded in the core and as found after the rebuild."""
+
+    name: str                 # "nodes", "edges", "functions", "modules", ...
+    recorded: int
+    rebuilt: int
+
+
+class GraphReport(Record):
+    """One graph after its rebuild."""
+
+    graph: int
+    counters: tuple[Counter, ...]
+    same_order: bool          # nodes and edges read back in the recorded order
+    flags: int                # read back from the executable
+    device_bytes: int         # cost of the executable
+    host_bytes: int
+    instantiate_nanoseconds: int
+
+
+class Difference(Record):
+    """One output that a try changed."""
+
+    graph: int
+    case: int                 # of the graph's self-test
+    field: str                # output name, or "state"
+
+
+class Try(Record):
+    """All buckets run once with scratch filled by one pattern, in a process of its own."""
+
+    pattern: str              # "zeros" | "ones" | "integers" | "left-overs"
+    poisoned_padding: bool
+    outcome: str              # "equal" | "different" | "fault" | "timeout"
+    differences: tuple[Difference, ...]
+    fault: str                # the fault's record, or ""
+    nanoseconds: int
+
+
+class Narrowed(Record):
+    """Scratch that matters, narrowed down, and what it has to become."""
+
+    role: str                 # the region it was found in
+    offset: int
+    size: int
+    becomes: str              # "constants" | "persistent"
+    buffer: str               # name of the buffer it lies in, or ""
+    content: bytes            # what it must start with
+
+
+class SelfTestResult(Record):
+    """What each case of a graph's self-test gave, in the order of the cases."""
+
+    graph: int
+    outputs: tuple[Digest, ...]
+    states: tuple[Digest, ...]
+
+
+class Report(Record):
+    """Stdout of the checker."""
+
+    mode: str
+    core_digest: str          # of the draft that was loaded
+    device: tuple[Item, ...]  # the device's counters at the end, as text
+    counters: tuple[Counter, ...]   # over the whole catalogue
+    graphs: tuple[GraphReport, ...]
+    tries: tuple[Try, ...]
+    narrowed: tuple[Narrowed, ...]
+    self_tests: tuple[SelfTestResult, ...]
+    peak_host_bytes: int
+    peak_device_bytes: int
+    phases: tuple[Phase, ...]
+    torch_loaded: bool        # whether a torch library is in the process's memory maps
+
+
+PATTERNS = ("zeros", "ones", "integers", "left-overs")
+OUTCOMES = ("equal", "different", "fault", "timeout")
