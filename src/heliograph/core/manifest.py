@@ -16,7 +16,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Base of everything in the two JSON files: immutable, every field named, no other field."""
 
 
-class Target(Record):
+class Target(Record, frozen=True, kw_only=True):
     """What the core runs on. Host: instruction-set level and kernel ABI. CUDA: compute capability and limits."""
 
     device: str               # "host" | "cuda"
@@ -28,7 +28,7 @@ class Target(Record):
     driver: int               # lowest driver version; 0 on the host
 
 
-class Region(Record):
+class Region(Record, frozen=True, kw_only=True):
     role: str
     base: Address
     span: int
@@ -38,7 +38,7 @@ class Region(Record):
     initial: tuple[Slice, ...]  # content restored at load (constants, persistent); the weights' are in `weights`
 
 
-class Slice(Record):
+class Slice(Record, frozen=True, kw_only=True):
     """Raw bytes of a region's image."""
 
     offset: int
@@ -46,7 +46,7 @@ class Slice(Record):
     blob: Digest
 
 
-class Buffer(Record):
+class Buffer(Record, frozen=True, kw_only=True):
     """A named, typed place in a region. Names are op instance path, output, bucket."""
 
     name: str
@@ -58,14 +58,14 @@ class Buffer(Record):
     grows: bool
 
 
-class Module(Record):
+class Module(Record, frozen=True, kw_only=True):
     blob: Digest
     family: str
     origin: str               # "heliograph host kernels x86-64-v3", or the vendor library it came from
     size: int
 
 
-class Function(Record):
+class Function(Record, frozen=True, kw_only=True):
     name: str
     module: int
     param_bytes: int
@@ -73,38 +73,38 @@ class Function(Record):
     constants: tuple[tuple[str, str], ...]  # compile-time constants, where known
 
 
-class Graph(Record):
+class Graph(Record, frozen=True, kw_only=True):
     name: str                 # "decode/8"
     flags: int
     nodes: int
     edges: int
 
 
-class Field(Record):
+class Field(Record, frozen=True, kw_only=True):
     """One named input or output of a bucket."""
 
     name: str
     buffer: int
 
 
-class Segment(Record):
+class Segment(Record, frozen=True, kw_only=True):
     kind: str                 # "graph" | "host"
     graph: int
 
 
-class Bucket(Record):
+class Bucket(Record, frozen=True, kw_only=True):
     shape: tuple[tuple[str, int], ...]   # (("rows", 8),)
     segments: tuple[Segment, ...]
     inputs: tuple[Field, ...]
     outputs: tuple[Field, ...]
 
 
-class Entry(Record):
+class Entry(Record, frozen=True, kw_only=True):
     name: str
     buckets: tuple[Bucket, ...]          # smallest first
 
 
-class Tensor(Record):
+class Tensor(Record, frozen=True, kw_only=True):
     """A tensor of the weights region."""
 
     name: str
@@ -117,20 +117,20 @@ class Tensor(Record):
     stored: Digest            # BLAKE3 of the bytes in the region
 
 
-class Weights(Record):
+class Weights(Record, frozen=True, kw_only=True):
     cap: int
     size: int                 # bytes of the region image
     slices: tuple[Slice, ...]
     tensors: tuple[Tensor, ...]
 
 
-class Choice(Record):
+class Choice(Record, frozen=True, kw_only=True):
     op: str
     shape: str
     variant: str
 
 
-class Case(Record):
+class Case(Record, frozen=True, kw_only=True):
     """One run of a graph's self-test."""
 
     inputs: Digest            # blob: the bytes of the bucket's inputs, in the order of its fields
@@ -138,7 +138,7 @@ class Case(Record):
     state: Digest             # BLAKE3 over the units of growth in use and the fixed part of `state`
 
 
-class SelfTest(Record):
+class SelfTest(Record, frozen=True, kw_only=True):
     """Before the first case the fixed part of `state` is zero and its first `units` units hold the test pattern."""
 
     graph: int
@@ -146,7 +146,7 @@ class SelfTest(Record):
     cases: tuple[Case, ...]
 
 
-class Text(Record):
+class Text(Record, frozen=True, kw_only=True):
     """What a language model's core says about text; absent for other models."""
 
     tokenizer: Digest         # blob: tokenizer.json
@@ -161,12 +161,12 @@ class Text(Record):
     eos_text: str
 
 
-class Blob(Record):
+class Blob(Record, frozen=True, kw_only=True):
     digest: Digest
     size: int
 
 
-class Core(Record):
+class Core(Record, frozen=True, kw_only=True):
     format: int
     features: tuple[str, ...]            # required features, sorted
     model: str                           # architecture name, e.g. "llama" or the class of the module
@@ -187,17 +187,17 @@ class Core(Record):
     blobs: tuple[Blob, ...]              # every file in blobs/, sorted by digest
 
 
-class Item(Record):
+class Item(Record, frozen=True, kw_only=True):
     name: str
     value: str
 
 
-class Phase(Record):
+class Phase(Record, frozen=True, kw_only=True):
     name: str
     nanoseconds: int
 
 
-class Provenance(Record):
+class Provenance(Record, frozen=True, kw_only=True):
     """How a core was made. Not part of the core digest."""
 
     format: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.core.manifest import Digest, Item, Phase, Record
 
 
-class Request(Record):
+class Request(Record, frozen=True, kw_only=True):
     """Stdin of the checker. The draft's folder is its only argument."""
 
     public_key: str           # the scratch key that signed the draft: raw Ed25519, hexadecimal
@@ -14,7 +14,7 @@ class Request(Record):
     limit_seconds: int        # of one try
 
 
-class Counter(Record):
+class Counter(Record, frozen=True, kw_only=True):
     """One count as recorded in the core and as found after the rebuild."""
 
     name: str                 # "nodes", "edges", "functions", "modules", ...
@@ -22,7 +22,7 @@ class Counter(Record):
     rebuilt: int
 
 
-class GraphReport(Record):
+class GraphReport(Record, frozen=True, kw_only=True):
     """One graph after its rebuild."""
 
     graph: int
@@ -34,7 +34,7 @@ class GraphReport(Record):
     instantiate_nanoseconds: int
 
 
-class Difference(Record):
+class Difference(Record, frozen=True, kw_only=True):
     """One output that a try changed."""
 
     graph: int
@@ -42,7 +42,7 @@ class Difference(Record):
     field: str                # output name, or "state"
 
 
-class Try(Record):
+class Try(Record, frozen=True, kw_only=True):
     """All buckets run once with scratch filled by one pattern, in a process of its own."""
 
     pattern: str              # "zeros" | "ones" | "integers" | "left-overs"
@@ -53,7 +53,7 @@ class Try(Record):
     nanoseconds: int
 
 
-class Narrowed(Record):
+class Narrowed(Record, frozen=True, kw_only=True):
     """Scratch that matters, narrowed down, and what it has to become."""
 
     role: str                 # the region it was found in
@@ -64,7 +64,7 @@ class Narrowed(Record):
     content: bytes            # what it must start with
 
 
-class SelfTestResult(Record):
+class SelfTestResult(Record, frozen=True, kw_only=True):
     """What each case of a graph's self-test gave, in the order of the cases."""
 
     graph: int
@@ -72,7 +72,7 @@ class SelfTestResult(Record):
     states: tuple[Digest, ...]
 
 
-class Report(Record):
+class Report(Record, frozen=True, kw_only=True):
     """Stdout of the checker."""
 
     mode: str
