@@ -5,6 +5,17 @@ from __future__ import annotations
 from heliograph.core.manifest import Digest, Item, Phase, Record
 
 
+class Padding(Record, frozen=True, kw_only=True):
+    """Padding rows of one field in one self-test case: its bytes from ``real_bytes`` on belong to no real row."""
+
+    graph: int
+    case: int
+    field: str
+    output: bool              # an output of the graph's bucket: left out of comparisons; else an input
+    real_bytes: int
+    poison: bool              # an input that may hold anything there (floats); false where ops need a valid value (ids)
+
+
 class Request(Record, frozen=True, kw_only=True):
     """Stdin of the checker. The draft's folder is its only argument."""
 
@@ -12,6 +23,7 @@ class Request(Record, frozen=True, kw_only=True):
     mode: str                 # "explore": find what matters and measure; "confirm": nothing may be left to find
     workers: int              # 0: as many as the machine has
     limit_seconds: int        # of one try
+    padding: tuple[Padding, ...] = ()   # fields without an entry have real rows only
 
 
 class Counter(Record, frozen=True, kw_only=True):
@@ -40,6 +52,7 @@ class Difference(Record, frozen=True, kw_only=True):
     graph: int
     case: int                 # of the graph's self-test
     field: str                # output name, or "state"
+    nan: bool = False         # a NaN in a real row: fails even where both sides have it
 
 
 class Try(Record, frozen=True, kw_only=True):
