@@ -24,6 +24,7 @@ namespace hg {
 class Device;
 class Stream;
 class Executable;
+class SealedImage;  // sealed_image.h
 
 // Flags of an instantiation, with the CUDA driver's values. The supported values are 0, 1, 8 and 9.
 enum InstantiateFlags : uint32_t {
@@ -55,11 +56,14 @@ class Reservation {  // a span of addresses that is ours, and the part of it tha
   virtual void fill(uint64_t offset, uint8_t value, uint64_t size) = 0;
   // The memory itself where the host can address it, else null.
   virtual void *host_pointer(uint64_t offset, size_t size) = 0;
+  virtual bool writable(uint64_t offset, uint64_t size) const = 0;  // mapped and not protected, all of it
 };
 
 class Module;
 
-class Function {
+// Objects that Python hands back to us derive from enable_shared_from_this, so that what a node or a stream holds is
+// the C++ object and never a Python reference: a worker thread may drop the last one without the interpreter lock.
+class Function : public std::enable_shared_from_this<Function> {
  public:
   virtual ~Function() = default;
   virtual const std::string &name() const = 0;
@@ -68,9 +72,12 @@ class Function {
   virtual std::shared_ptr<Module> module() const = 0;
 };
 
-class Module {
+class Module : public std::enable_shared_from_this<Module> {
  public:
   virtual ~Module() = default;
+  virtual uint32_t abi() const = 0;              // host: HG_KERNEL_ABI it was built for; 0 on CUDA
+  virtual std::string family() const = 0;        // "linear"; "" where the image does not say
+  virtual std::string level() const = 0;         // "x86-64-v3", "sm_90"; "" where the image does not say
   virtual std::vector<std::string> function_names() const = 0;
   virtual std::shared_ptr<Function> function(const std::string &name) = 0;
 };
@@ -121,7 +128,7 @@ class Executable {
   virtual uint64_t host_bytes() const = 0;
 };
 
-class Event {
+class Event : public std::enable_shared_from_this<Event> {
  public:
   virtual ~Event() = default;
   virtual void synchronize() = 0;
@@ -152,10 +159,15 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual bool alive() const = 0;        // false once its context is gone
   virtual uint64_t granularity() const = 0;
   virtual std::shared_ptr<Reservation> reserve(uint64_t address, uint64_t span) = 0;  // exactly there, or AddressTakenError
+  // Loads a kernel image. The module keeps the image (and so its descriptor) for as long as it lives.
+  virtual std::shared_ptr<Module> load_module(std::shared_ptr<const SealedImage> image) = 0;
   virtual std::shared_ptr<Stream> create_stream() = 0;
   virtual std::shared_ptr<Event> create_event() = 0;
   virtual std::shared_ptr<Template> create_template() = 0;
   virtual void synchronize() = 0;
+  // Waits for all work, then gives threads or the context back. Idempotent; later use is an error, except that what
+  // was created may still be destroyed.
+  virtual void close() = 0;
   // What was created since the device was opened: templates_created, executables_created, executables_live,
   // launches, nodes_run, modules_loaded, modules_live, reservations_live, bytes_mapped, streams_live ...
   virtual std::map<std::string, uint64_t> counters() const = 0;
