@@ -56,5 +56,8 @@ def depth_within(data: bytes, limit: int) -> bool:
 
 def _refusal(doing: str, found: str, required: str) -> FormatError:
     return FormatError(
-        doing, found=found, required=required, hint="the file was not written by Heliograph, or was changed; export again"
+        doing,
+        found=found,
+        required=required,
+        hint="the file was not written by Heliograph, or was changed; export again",
     )

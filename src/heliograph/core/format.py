@@ -21,17 +21,37 @@ MAX_JSON_BYTES: Final = 64 << 20
 MAX_JSON_DEPTH: Final = 32
 MAX_SIGNATURE_BYTES: Final = 1 << 20
 MAX_INTEGER: Final = (1 << 53) - 1
+MAX_NAME: Final = 4096  # characters
+MAX_CORE_NAME: Final = 128  # characters
+MAX_GRAPHS_BYTES: Final = 4 << 30
+MAX_HEADER_BYTES: Final = 1 << 20
+MAX_BLOB_BYTES: Final = 1 << 30  # of a blob that is not a weight slice
+MAX_PARAM_BYTES: Final = 32764  # of one kernel's parameters, as CUDA allows
+
+FEATURES: Final[frozenset[str]] = frozenset()  # what a reader of this version knows
+UNKNOWN_DIGEST: Final = "0" * 64  # "not known yet", in drafts only
+
+PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+DRAFT_PAYLOAD_TYPE: Final = "application/vnd.heliograph.draft+json"
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "urn:x-heliograph:core:v0"
+DRAFT_PREDICATE_TYPE: Final = "urn:x-heliograph:draft:v0"
+
+DRAFT_PREFIX: Final = ".draft-"  # folders of drafts, beside the cores
+STORE: Final = ".store"  # blobs shared by the cores of a folder, by hard links
 
 MIB: Final = 1 << 20
-SLICE_ALIGNMENT: Final = 2 * MIB   # weight files are cut at multiples of this
-CHUNK_BYTES: Final = 4 * MIB       # one BLAKE3 digest each
-DEFAULT_CAP: Final = 64 << 30      # bytes of one weight file at most
-BUFFER_ALIGNMENT: Final = 256      # also the padding between buffers: they never touch
+SLICE_ALIGNMENT: Final = 2 * MIB  # weight files are cut at multiples of this (1 MiB when the cap is smaller)
+MIN_CAP: Final = MIB
+CHUNK_BYTES: Final = 4 * MIB  # one BLAKE3 digest each
+DEFAULT_CAP: Final = 64 << 30  # bytes of one weight file at most
+BUFFER_ALIGNMENT: Final = 256  # also the padding between buffers: they never touch
 
 # ---- addresses -------------------------------------------------------------------------------------------------
 # Eight slots of 4 TiB, 12 TiB apart. A region starts at a multiple of 256 GiB in its slot plus 4 GiB, so the high
 # word of its addresses is 64 m + 1 and, up to 252 GiB, never a multiple of 64 (a likely model dimension).
 SLOTS: Final = 8
+SLOT_SPAN: Final = 4 << 40
 SLOT_BASE: Final = 0x1001_0000_0000
 SLOT_STRIDE: Final = 12 << 40
 REGION_UNIT: Final = 256 << 30
@@ -45,6 +65,18 @@ REGION_PLACES: Final[Mapping[str, tuple[int, int]]] = {  # role: (first unit, un
     "state": (10, 6),
 }
 ROLES: Final = tuple(REGION_PLACES)
+READ_ONLY_ROLES: Final = frozenset({"weights", "constants"})
+INITIAL_ROLES: Final = frozenset({"constants", "persistent", "scratch"})  # whose content can be kept by value
+
+DTYPES: Final[Mapping[str, int]] = {  # bytes of an element
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2,
+    "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4, "u8": 1, "bool": 1,
+}  # fmt: skip
+LAYOUTS: Final[Mapping[str, tuple[int, int]]] = {  # packed layouts: elements of a block, bytes of a block
+    "q8_0": (32, 34),
+    "q4_1": (32, 20),
+}
+FLAGS: Final = (0, 1, 8, 9)  # instantiation flags
 
 
 def region_base(slot: int, role: str) -> int:
@@ -59,35 +91,35 @@ def region_span(role: str) -> int:
 # ---- graphs.safetensors: column name -> (type, trailing shape) ---------------------------------------------------
 # G graphs, N nodes, K kernel nodes, M memsets, C copies, E edges, R references, A attributes, F functions, S strings.
 COLUMNS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
-    "graph.nodes": ("U32", ()),          # [G+1] first node of each graph
-    "graph.edges": ("U32", ()),          # [G+1]
-    "graph.collectives": ("U32", ()),    # [G+1]
-    "graph.flags": ("U32", ()),          # [G] instantiation flags
-    "node.kind": ("U8", ()),             # [N] NodeKind
-    "node.row": ("U32", ()),             # [N] row in the table of its kind (0 for empty nodes)
-    "node.order": ("U32", ()),           # [N] place in the capture order of its graph
-    "node.origin": ("U32", ()),          # [N] string: what recorded it
-    "kernel.function": ("U32", ()),      # [K] function of core.json
+    "graph.nodes": ("U32", ()),  # [G+1] first node of each graph
+    "graph.edges": ("U32", ()),  # [G+1]
+    "graph.collectives": ("U32", ()),  # [G+1]
+    "graph.flags": ("U32", ()),  # [G] instantiation flags
+    "node.kind": ("U8", ()),  # [N] NodeKind
+    "node.row": ("U32", ()),  # [N] row in the table of its kind (0 for empty nodes)
+    "node.order": ("U32", ()),  # [N] place in the capture order of its graph
+    "node.origin": ("U32", ()),  # [N] string: what recorded it
+    "kernel.function": ("U32", ()),  # [K] function of core.json
     "kernel.grid": ("U32", (3,)),
     "kernel.block": ("U32", (3,)),
     "kernel.shared": ("U32", ()),
-    "kernel.form": ("U8", ()),           # 0 array of pointers, 1 one buffer
-    "kernel.params": ("U64", ()),        # [K+1] into param.bytes
-    "kernel.refs": ("U32", ()),          # [K+1] into ref.*
-    "kernel.attrs": ("U32", ()),         # [K+1] into attr.*
+    "kernel.form": ("U8", ()),  # 0 array of pointers, 1 one buffer
+    "kernel.params": ("U64", ()),  # [K+1] into param.bytes
+    "kernel.refs": ("U32", ()),  # [K+1] into ref.*
+    "kernel.attrs": ("U32", ()),  # [K+1] into attr.*
     "param.bytes": ("U8", ()),
-    "ref.at": ("U32", ()),               # byte offset in the node's parameters
-    "ref.buffer": ("U32", ()),           # buffer of core.json
-    "ref.offset": ("U64", ()),           # byte offset in the buffer
+    "ref.at": ("U32", ()),  # byte offset in the node's parameters
+    "ref.buffer": ("U32", ()),  # buffer of core.json
+    "ref.offset": ("U64", ()),  # byte offset in the buffer
     "attr.id": ("U32", ()),
     "attr.value": ("U8", (64,)),
-    "function.attrs": ("U32", ()),       # [F+1] into function.attr.*
+    "function.attrs": ("U32", ()),  # [F+1] into function.attr.*
     "function.attr.id": ("U32", ()),
     "function.attr.value": ("I64", ()),
     "memset.address": ("U64", ()),
     "memset.value": ("U32", ()),
-    "memset.element": ("U32", ()),       # bytes of the value: 1, 2, 4
-    "memset.width": ("U64", ()),         # elements
+    "memset.element": ("U32", ()),  # bytes of the value: 1, 2, 4
+    "memset.width": ("U64", ()),  # elements
     "memset.height": ("U64", ()),
     "memset.pitch": ("U64", ()),
     "memset.buffer": ("U32", ()),
@@ -99,12 +131,12 @@ COLUMNS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     "copy.to.offset": ("U64", ()),
     "copy.from.buffer": ("U32", ()),
     "copy.from.offset": ("U64", ()),
-    "edge.from": ("U32", ()),            # node number in its graph
+    "edge.from": ("U32", ()),  # node number in its graph
     "edge.to": ("U32", ()),
     "edge.data": ("U8", (8,)),
-    "collective.node": ("U32", ()),      # node number in its graph
+    "collective.node": ("U32", ()),  # node number in its graph
     "collective.consumer": ("U32", ()),
-    "string.offsets": ("U64", ()),       # [S+1]
-    "string.bytes": ("U8", ()),          # UTF-8
-    "weights.chunks": ("U8", (32,)),     # BLAKE3 of each 4 MiB chunk of the weights region image
+    "string.offsets": ("U64", ()),  # [S+1]
+    "string.bytes": ("U8", ()),  # UTF-8
+    "weights.chunks": ("U8", (32,)),  # BLAKE3 of each 4 MiB chunk of the weights region image
 }

@@ -25,7 +25,7 @@ def padded(size: int) -> int:
 class Placer:
     """Places buffers one behind the other in a region."""
 
-    end: int = 0              # bytes taken so far, padding included
+    end: int = 0  # bytes taken so far, padding included
 
     def place(self, size: int) -> int:
         """The offset of a buffer of ``size`` bytes."""
@@ -40,7 +40,7 @@ class Place:
 
     address: int
     size: int
-    buffer: int               # index
+    buffer: int  # index
 
 
 @dataclass(slots=True)
@@ -97,15 +97,15 @@ def chunk_count(size: int) -> int:
 class Piece:
     """Part of a chunk that lies in one slice."""
 
-    slice: int                # index
-    at: int                   # offset in the slice's file
+    slice: int  # index
+    at: int  # offset in the slice's file
     size: int
 
 
 def chunk_pieces(slices: Sequence[Slice], chunk: int, size: int) -> list[Piece]:
     """Where the bytes of a chunk of an image of ``size`` bytes lie, in order. ``slices`` are checked slices."""
     start, end = chunk * CHUNK_BYTES, min((chunk + 1) * CHUNK_BYTES, size)
-    step = slices[0].size     # every slice but the last has this length
+    step = slices[0].size  # every slice but the last has this length
     pieces = []
     for index in range(start // step, -(-end // step)):
         first = max(start, index * step)

@@ -20,8 +20,8 @@ def home_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    keys: Mapping[str, Ed25519PublicKey]   # by key id
-    source: str                            # where a key would have to be added, for the error's hint
+    keys: Mapping[str, Ed25519PublicKey]  # by key id
+    source: str  # where a key would have to be added, for the error's hint
 
     @classmethod
     def local(cls, home: Path | None = None) -> Policy:

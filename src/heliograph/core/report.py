@@ -11,25 +11,25 @@ class Padding(Record, frozen=True, kw_only=True):
     graph: int
     case: int
     field: str
-    output: bool              # an output of the graph's bucket: left out of comparisons; else an input
+    output: bool  # an output of the graph's bucket: left out of comparisons; else an input
     real_bytes: int
-    poison: bool              # an input that may hold anything there (floats); false where ops need a valid value (ids)
+    poison: bool  # an input that may hold anything there (floats); false where ops need a valid value (ids)
 
 
 class Request(Record, frozen=True, kw_only=True):
     """Stdin of the checker. The draft's folder is its only argument."""
 
-    public_key: str           # the scratch key that signed the draft: raw Ed25519, hexadecimal
-    mode: str                 # "explore": find what matters and measure; "confirm": nothing may be left to find
-    workers: int              # 0: as many as the machine has
-    limit_seconds: int        # of one try
-    padding: tuple[Padding, ...] = ()   # fields without an entry have real rows only
+    public_key: str  # the scratch key that signed the draft: raw Ed25519, hexadecimal
+    mode: str  # "explore": find what matters and measure; "confirm": nothing may be left to find
+    workers: int  # 0: as many as the machine has
+    limit_seconds: int  # of one try
+    padding: tuple[Padding, ...] = ()  # fields without an entry have real rows only
 
 
 class Counter(Record, frozen=True, kw_only=True):
     """One count as recorded in the core and as found after the rebuild."""
 
-    name: str                 # "nodes", "edges", "functions", "modules", ...
+    name: str  # "nodes", "edges", "functions", "modules", ...
     recorded: int
     rebuilt: int
 
@@ -39,9 +39,9 @@ class GraphReport(Record, frozen=True, kw_only=True):
 
     graph: int
     counters: tuple[Counter, ...]
-    same_order: bool          # nodes and edges read back in the recorded order
-    flags: int                # read back from the executable
-    device_bytes: int         # cost of the executable
+    same_order: bool  # nodes and edges read back in the recorded order
+    flags: int  # read back from the executable
+    device_bytes: int  # cost of the executable
     host_bytes: int
     instantiate_nanoseconds: int
 
@@ -50,31 +50,31 @@ class Difference(Record, frozen=True, kw_only=True):
     """One output that a try changed."""
 
     graph: int
-    case: int                 # of the graph's self-test
-    field: str                # output name, or "state"
-    nan: bool = False         # a NaN in a real row: fails even where both sides have it
+    case: int  # of the graph's self-test
+    field: str  # output name, or "state"
+    nan: bool = False  # a NaN in a real row: fails even where both sides have it
 
 
 class Try(Record, frozen=True, kw_only=True):
     """All buckets run once with scratch filled by one pattern, in a process of its own."""
 
-    pattern: str              # "zeros" | "ones" | "integers" | "left-overs"
+    pattern: str  # "zeros" | "ones" | "integers" | "left-overs"
     poisoned_padding: bool
-    outcome: str              # "equal" | "different" | "fault" | "timeout"
+    outcome: str  # "equal" | "different" | "fault" | "timeout"
     differences: tuple[Difference, ...]
-    fault: str                # the fault's record, or ""
+    fault: str  # the fault's record, or ""
     nanoseconds: int
 
 
 class Narrowed(Record, frozen=True, kw_only=True):
     """Scratch that matters, narrowed down, and what it has to become."""
 
-    role: str                 # the region it was found in
+    role: str  # the region it was found in
     offset: int
     size: int
-    becomes: str              # "constants" | "persistent"
-    buffer: str               # name of the buffer it lies in, or ""
-    content: bytes            # what it must start with
+    becomes: str  # "constants" | "persistent"
+    buffer: str  # name of the buffer it lies in, or ""
+    content: bytes  # what it must start with
 
 
 class SelfTestResult(Record, frozen=True, kw_only=True):
@@ -89,9 +89,9 @@ class Report(Record, frozen=True, kw_only=True):
     """Stdout of the checker."""
 
     mode: str
-    core_digest: str          # of the draft that was loaded
+    core_digest: str  # of the draft that was loaded
     device: tuple[Item, ...]  # the device's counters at the end, as text
-    counters: tuple[Counter, ...]   # over the whole catalogue
+    counters: tuple[Counter, ...]  # over the whole catalogue
     graphs: tuple[GraphReport, ...]
     tries: tuple[Try, ...]
     narrowed: tuple[Narrowed, ...]
@@ -99,7 +99,7 @@ class Report(Record, frozen=True, kw_only=True):
     peak_host_bytes: int
     peak_device_bytes: int
     phases: tuple[Phase, ...]
-    torch_loaded: bool        # whether a torch library is in the process's memory maps
+    torch_loaded: bool  # whether a torch library is in the process's memory maps
 
 
 PATTERNS = ("zeros", "ones", "integers", "left-overs")

@@ -14,7 +14,7 @@ class SigningKey:
 
     private: Ed25519PrivateKey
     key_id: str
-    public_bytes: bytes       # raw, 32 bytes
+    public_bytes: bytes  # raw, 32 bytes
 
     def sign(self, message: bytes) -> bytes:
         return self.private.sign(message)

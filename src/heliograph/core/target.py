@@ -14,10 +14,10 @@ from heliograph.errors import TargetError
 class Machine:
     """What a core can run on here."""
 
-    device: str                  # "host" | "cuda"
-    arches: tuple[str, ...]      # every architecture that runs here, best first
+    device: str  # "host" | "cuda"
+    arches: tuple[str, ...]  # every architecture that runs here, best first
     abi: int = KERNEL_ABI
-    processors: int = 0          # CUDA: SM count
+    processors: int = 0  # CUDA: SM count
     shared_optin: int = 0
     driver: int = 0
 

@@ -16,13 +16,13 @@ class VerifiedCore:
 
     core: Core
     provenance: Provenance
-    digest: str                          # SHA-256 of core.json
-    name: str                            # as signed
-    sequence: int                        # as signed
-    signed_at: str                       # as signed
+    digest: str  # SHA-256 of core.json
+    name: str  # as signed
+    sequence: int  # as signed
+    signed_at: str  # as signed
     draft: bool
-    signers: tuple[str, ...]             # key ids whose signature was checked
-    columns: Mapping[str, memoryview]    # checked bytes of graphs.safetensors
+    signers: tuple[str, ...]  # key ids whose signature was checked
+    columns: Mapping[str, memoryview]  # checked bytes of graphs.safetensors
 
     def blob(self, digest: str) -> bytes:
         """A checked blob (kernel image, initial content, tokenizer file); not for weight slices."""
@@ -50,9 +50,7 @@ class VerifiedCore:
         self.close()
 
 
-def verify(
-    path: Path, policy: Policy, accept_draft: bool = False, machine: Machine | None = None
-) -> VerifiedCore:
+def verify(path: Path, policy: Policy, accept_draft: bool = False, machine: Machine | None = None) -> VerifiedCore:
     """Checks everything but the weights' bytes, in the order of design.md 7. With ``machine`` the target as well."""
     raise NotImplementedError
 

@@ -23,7 +23,7 @@ class DraftWriter:
     def __init__(self, folder: Path) -> None:
         raise NotImplementedError
 
-    path: Path                # the draft's folder
+    path: Path  # the draft's folder
 
     def put_blob(self, data: Bytes) -> Digest:
         """Stores a blob under its BLAKE3, synced, shared by content with the other cores of the folder."""
@@ -61,7 +61,7 @@ class DraftWriter:
 @dataclass(frozen=True, slots=True)
 class Draft:
     path: Path
-    core: Core                # with graphs_file and blobs as written
+    core: Core  # with graphs_file and blobs as written
     writer: DraftWriter
 
 
