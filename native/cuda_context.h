@@ -1,0 +1,91 @@
+// A device's primary context, held by everything that was created in it: it is given back when the last of them goes.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda_api.h"
+#include "driver.h"
+
+namespace hg {
+
+// Totals since the device was opened, and what is alive now. Names as Device::counters() gives them.
+struct CudaCounters {
+  std::atomic<uint64_t> templates_created{0}, templates_live{0};
+  std::atomic<uint64_t> executables_created{0}, executables_live{0};
+  std::atomic<uint64_t> launches{0}, nodes_run{0};  // nodes handed to the driver, by graphs and one by one
+  std::atomic<uint64_t> modules_loaded{0}, modules_live{0};
+  std::atomic<uint64_t> reservations_live{0}, bytes_mapped{0};
+  std::atomic<uint64_t> streams_live{0}, events_live{0};
+};
+
+class CudaContext {
+ public:
+  explicit CudaContext(int index);
+  ~CudaContext();
+  CudaContext(const CudaContext &) = delete;
+  CudaContext &operator=(const CudaContext &) = delete;
+
+  const CudaApi &api() const { return *api_; }
+  CUdevice device() const { return device_; }
+  CUcontext handle() const { return context_; }
+  std::string arch() const;
+  // False once a kernel faulted, or the context was destroyed or reset by someone in this process.
+  bool alive() const;
+  // Throws the error for a failed call. A fatal code marks the context dead.
+  void check(CUresult result, const char *call, const char *doing) const;
+  // Notes a result where nothing can be thrown.
+  void note(CUresult result) const;
+  // The device was closed: what was created may still be destroyed, everything else is refused.
+  void close() { closed_ = true; }
+  bool closed() const { return closed_; }
+
+  // Functions that kernels of a running stream capture use: a capture's nodes hold their functions before there is a
+  // template that could.
+  void hold_captured(cuuint64_t capture, std::shared_ptr<Function> function);
+  std::vector<std::shared_ptr<Function>> take_captured(cuuint64_t capture);
+
+  mutable CudaCounters counters;
+
+ private:
+  std::shared_ptr<const CudaApi> api_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  unsigned long long id_ = 0;  // unique in the process: a context that was reset and made anew has another
+  mutable std::atomic<bool> dead_{false};
+  std::atomic<bool> closed_{false};
+  std::mutex captured_mutex_;
+  std::map<cuuint64_t, std::vector<std::shared_ptr<Function>>> captured_;
+};
+
+// Makes the context current for a scope, and whatever was current before current again. DriverError once closed.
+class CudaCurrent {
+ public:
+  CudaCurrent(const CudaContext &context, const char *doing);
+  ~CudaCurrent();
+  CudaCurrent(const CudaCurrent &) = delete;
+  CudaCurrent &operator=(const CudaCurrent &) = delete;
+
+ private:
+  const CudaContext &context_;
+};
+
+// For destructors: like CudaCurrent, but a dead context is no error. Test it before the first call.
+class CudaCurrentIfAlive {
+ public:
+  explicit CudaCurrentIfAlive(const CudaContext &context);
+  ~CudaCurrentIfAlive();
+  CudaCurrentIfAlive(const CudaCurrentIfAlive &) = delete;
+  CudaCurrentIfAlive &operator=(const CudaCurrentIfAlive &) = delete;
+  explicit operator bool() const { return pushed_; }
+
+ private:
+  const CudaContext &context_;
+  bool pushed_;
+};
+
+}  // namespace hg

@@ -1,0 +1,179 @@
+#include "cuda_memory.h"
+
+#include <cstdio>
+
+namespace hg {
+namespace {
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+CUmemAllocationProp properties(const CudaContext &context) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
+  return prop;
+}
+
+}  // namespace
+
+uint64_t cuda_granularity(const CudaContext &context) {
+  const char *doing = "reading the mapping granularity";
+  CudaCurrent current(context, doing);
+  const CUmemAllocationProp prop = properties(context);
+  size_t bytes = 0;
+  context.check(context.api().cuMemGetAllocationGranularity(&bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                "cuMemGetAllocationGranularity", doing);
+  return bytes;
+}
+
+CudaReservation::CudaReservation(std::shared_ptr<CudaContext> context, uint64_t address, uint64_t span)
+    : context_(std::move(context)), address_(address), span_(span) {
+  const std::string doing = "reserving " + std::to_string(span) + " bytes at " + hex(address);
+  CudaCurrent current(*context_, doing.c_str());
+  CUdeviceptr given = 0;
+  context_->check(context_->api().cuMemAddressReserve(&given, span, 0, address, 0), "cuMemAddressReserve",
+                  doing.c_str());
+  if (given != address) {
+    context_->api().cuMemAddressFree(given, span);
+    throw Error("AddressTakenError", doing, "the driver gave " + hex(given), hex(address),
+                "reserve before anything else in the process maps memory, or use another slot");
+  }
+  ++context_->counters.reservations_live;
+}
+
+CudaReservation::~CudaReservation() {
+  if (CudaCurrentIfAlive current(*context_); current) {
+    for (const auto &[offset, mapping] : mappings_) {
+      context_->api().cuMemUnmap(address_ + offset, mapping.size);
+      context_->api().cuMemRelease(mapping.handle);
+    }
+    context_->api().cuMemAddressFree(address_, span_);
+  }
+  context_->counters.bytes_mapped -= mapped_bytes();
+  --context_->counters.reservations_live;
+}
+
+uint64_t CudaReservation::mapped_bytes() const {
+  std::lock_guard lock(mutex_);
+  uint64_t total = 0;
+  for (const auto &[offset, mapping] : mappings_) total += mapping.size;
+  return total;
+}
+
+void CudaReservation::check_range(uint64_t offset, uint64_t size, const char *doing) const {
+  if (offset > span_ || size > span_ - offset)
+    throw Error("UsageError", doing, "offset " + std::to_string(offset) + ", size " + std::to_string(size),
+                "a range inside the " + std::to_string(span_) + " bytes reserved", "correct the range");
+}
+
+void CudaReservation::set_access(uint64_t offset, uint64_t size, bool writable, const char *doing) {
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_->device()};
+  access.flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  context_->check(context_->api().cuMemSetAccess(address_ + offset, size, &access, 1), "cuMemSetAccess", doing);
+}
+
+void CudaReservation::map(uint64_t offset, uint64_t size) {
+  const char *doing = "mapping device memory";
+  check_range(offset, size, doing);
+  CudaCurrent current(*context_, doing);
+  std::lock_guard lock(mutex_);
+  const CudaApi &api = context_->api();
+  const CUmemAllocationProp prop = properties(*context_);
+  CUmemGenericAllocationHandle handle = 0;
+  context_->check(api.cuMemCreate(&handle, size, &prop, 0), "cuMemCreate", doing);
+  try {
+    context_->check(api.cuMemMap(address_ + offset, size, 0, handle, 0), "cuMemMap", doing);
+    try {
+      set_access(offset, size, true, doing);
+      context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
+    } catch (const Error &) {
+      api.cuMemUnmap(address_ + offset, size);
+      throw;
+    }
+  } catch (const Error &) {
+    api.cuMemRelease(handle);
+    throw;
+  }
+  mappings_[offset] = {size, handle, true};
+  context_->counters.bytes_mapped += size;
+}
+
+std::pair<CudaReservation::Mappings::iterator, CudaReservation::Mappings::iterator> CudaReservation::whole(
+    uint64_t offset, uint64_t size, const char *doing) {
+  const auto first = mappings_.lower_bound(offset);
+  auto last = first;
+  uint64_t at = offset;
+  while (last != mappings_.end() && last->first == at && at < offset + size) at += (last++)->second.size;
+  if (at != offset + size)
+    throw Error("UsageError", doing, "offset " + std::to_string(offset) + ", size " + std::to_string(size),
+                "a range made of whole mappings", "use the ranges that were mapped");
+  return {first, last};
+}
+
+void CudaReservation::unmap(uint64_t offset, uint64_t size) {
+  const char *doing = "unmapping device memory";
+  check_range(offset, size, doing);
+  CudaCurrent current(*context_, doing);
+  std::lock_guard lock(mutex_);
+  auto [at, last] = whole(offset, size, doing);
+  while (at != last) {
+    const Mapping mapping = at->second;
+    context_->check(context_->api().cuMemUnmap(address_ + at->first, mapping.size), "cuMemUnmap", doing);
+    at = mappings_.erase(at);
+    context_->counters.bytes_mapped -= mapping.size;
+    context_->check(context_->api().cuMemRelease(mapping.handle), "cuMemRelease", doing);
+  }
+}
+
+void CudaReservation::protect(uint64_t offset, uint64_t size, bool writable) {
+  const char *doing = "protecting device memory";
+  check_range(offset, size, doing);
+  CudaCurrent current(*context_, doing);
+  std::lock_guard lock(mutex_);
+  auto [at, last] = whole(offset, size, doing);
+  for (; at != last; ++at) {
+    set_access(at->first, at->second.size, writable, doing);
+    at->second.writable = writable;
+  }
+}
+
+bool CudaReservation::writable(uint64_t offset, uint64_t size) const {
+  std::lock_guard lock(mutex_);
+  auto at = mappings_.upper_bound(offset);
+  if (at != mappings_.begin()) --at;
+  uint64_t covered = offset;  // [offset, covered) is mapped and writable
+  for (; at != mappings_.end() && at->first <= covered && covered < offset + size; ++at) {
+    if (at->first + at->second.size <= covered) continue;
+    if (!at->second.writable) return false;
+    covered = at->first + at->second.size;
+  }
+  return covered >= offset + size;
+}
+
+void CudaReservation::write(uint64_t offset, const void *from, size_t size) {
+  const char *doing = "writing device memory";
+  check_range(offset, size, doing);
+  CudaCurrent current(*context_, doing);
+  context_->check(context_->api().cuMemcpyHtoD(address_ + offset, from, size), "cuMemcpyHtoD", doing);
+}
+
+void CudaReservation::read(uint64_t offset, void *to, size_t size) {
+  const char *doing = "reading device memory";
+  check_range(offset, size, doing);
+  CudaCurrent current(*context_, doing);
+  context_->check(context_->api().cuMemcpyDtoH(to, address_ + offset, size), "cuMemcpyDtoH", doing);
+}
+
+void CudaReservation::fill(uint64_t offset, uint8_t value, uint64_t size) {
+  const char *doing = "filling device memory";
+  check_range(offset, size, doing);
+  CudaCurrent current(*context_, doing);
+  context_->check(context_->api().cuMemsetD8(address_ + offset, value, size), "cuMemsetD8", doing);
+}
+
+}  // namespace hg

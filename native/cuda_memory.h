@@ -1,0 +1,46 @@
+// A span of device addresses that is ours, and the physical memory mapped into it.
+#pragma once
+#include "cuda_context.h"
+
+namespace hg {
+
+class CudaReservation final : public Reservation {
+ public:
+  // The driver takes the address as a hint: any other answer is given back and refused (AddressTakenError).
+  CudaReservation(std::shared_ptr<CudaContext> context, uint64_t address, uint64_t span);
+  ~CudaReservation() override;
+  uint64_t address() const override { return address_; }
+  uint64_t span() const override { return span_; }
+  uint64_t mapped_bytes() const override;
+  void map(uint64_t offset, uint64_t size) override;
+  // The range must be made of whole earlier map() calls: the driver unmaps an allocation whole.
+  void unmap(uint64_t offset, uint64_t size) override;
+  // Likewise.
+  void protect(uint64_t offset, uint64_t size, bool writable) override;
+  void write(uint64_t offset, const void *from, size_t size) override;
+  void read(uint64_t offset, void *to, size_t size) override;
+  void fill(uint64_t offset, uint8_t value, uint64_t size) override;
+  void *host_pointer(uint64_t, size_t) override { return nullptr; }
+  bool writable(uint64_t offset, uint64_t size) const override;
+
+ private:
+  struct Mapping {
+    uint64_t size;
+    CUmemGenericAllocationHandle handle;
+    bool writable;
+  };
+  using Mappings = std::map<uint64_t, Mapping>;  // by offset; they do not overlap
+  void check_range(uint64_t offset, uint64_t size, const char *doing) const;
+  void set_access(uint64_t offset, uint64_t size, bool writable, const char *doing);
+  // The mappings that make up [offset, offset+size), or an error.
+  std::pair<Mappings::iterator, Mappings::iterator> whole(uint64_t offset, uint64_t size, const char *doing);
+
+  std::shared_ptr<CudaContext> context_;
+  uint64_t address_, span_;
+  mutable std::mutex mutex_;
+  Mappings mappings_;
+};
+
+uint64_t cuda_granularity(const CudaContext &context);
+
+}  // namespace hg
