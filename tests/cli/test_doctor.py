@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from heliograph.cli.target import PROBES, Machine, judge, look
+from heliograph.cli.machine import PROBES, Facts, judge, look
 from heliograph.core.format import SLOTS
 
-GOOD = Machine(
+GOOD = Facts(
     python=(3, 12),
     platform="linux x86_64",
     levels=("x86-64-v3", "generic"),
@@ -41,7 +41,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def verdicts(machine: Machine) -> dict[str, bool | None]:
+def verdicts(machine: Facts) -> dict[str, bool | None]:
     return {finding.probe: finding.ok for finding in judge(machine)}
 
 

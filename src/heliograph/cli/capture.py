@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import click
-import msgspec
 
 from heliograph.capture import capture
 from heliograph.cli.inspect import describe, show
+from heliograph.cli.machine import fits
 from heliograph.cli.output import console, json_option, print_json, progress
-from heliograph.cli.target import fits
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
@@ -64,7 +64,7 @@ def command(model: Path, cores: Path, name: str | None, cap: int, retain: str, s
     """Capture MODEL (a GGUF file or a Hugging Face folder) into a signed core and print its folder."""
     with progress(as_json) as tell:
         loaded = load_model(model)
-        spec = msgspec.structs.replace(loaded.spec, slot=slot)
+        spec = replace(loaded.spec, slot=slot)
         core = capture(loaded.model, spec, cores=cores, name=name, cap=cap, retain=retain, progress=tell)
     with verify(core, Policy.local()) as verified:
         description = describe(verified) | {"fits": fits(verified)}

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from heliograph.cli.machine import fits, judge, look
 from heliograph.cli.output import bytes_text, console, json_option, print_json
-from heliograph.cli.target import fits, judge, look
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heliograph.cli.machine import fits
 from heliograph.cli.output import bytes_text, console, json_option, print_json
-from heliograph.cli.target import fits
 from heliograph.core.format import ROLES
 from heliograph.core.policy import Policy
 from heliograph.core.verify import VerifiedCore, verify

@@ -12,17 +12,20 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
+
 from heliograph import _native, errors
 from heliograph.core import manifest
 from heliograph.core.format import SLOTS, region_base, region_span
 from heliograph.core.policy import home_folder
+from heliograph.core.target import check_target, this_host
 from heliograph.core.verify import VerifiedCore
 from heliograph.device import host, modules
-from heliograph.runtime.memory import available_bytes
+from heliograph.runtime.budget import available_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Facts:
     """Facts about this machine; a test makes one up to see a probe fail."""
 
     python: tuple[int, int]
@@ -50,10 +53,10 @@ class Finding:
     hint: str = ""
 
 
-def look() -> Machine:
+def look() -> Facts:
     """Gathers the facts. Opens a host device and closes it again."""
     levels = tuple(_native.host_levels())
-    return Machine(
+    return Facts(
         python=sys.version_info[:2],
         platform=f"{sys.platform} {os.uname().machine}",
         levels=levels,
@@ -76,8 +79,8 @@ def first_existing(path: Path) -> Path:
 
 def module_error() -> str:
     try:
-        with host.open_host(workers=1) as device:
-            modules.load_probe(device)
+        image = host.kernel_image(host.best_level(), "probe")
+        modules.load_module(host.open_host(workers=1), blake3(image).hexdigest(), image)
     except errors.DeviceError as error:
         return f"{error.doing}: {error.found}"
     return ""
@@ -85,12 +88,13 @@ def module_error() -> str:
 
 def slots_taken() -> tuple[int, ...]:
     taken = []
-    with host.open_host(workers=1) as device:
-        for slot in range(SLOTS):
-            try:
-                device.reserve(region_base(slot, "weights"), region_span("weights")).close()
-            except errors.AddressTakenError:
-                taken.append(slot)
+    device = host.open_host(workers=1)
+    for slot in range(SLOTS):
+        try:
+            device.reserve(region_base(slot, "weights"), region_span("weights")).close()
+        except errors.AddressTakenError:
+            taken.append(slot)
+    device.close()
     return tuple(taken)
 
 
@@ -106,112 +110,110 @@ def cuda() -> str:
         return error.found
 
 
-def judge(machine: Machine) -> list[Finding]:
-    """Every probe's answer for a machine."""
-    return [probe(machine) for probe in PROBES]
+def judge(facts: Facts) -> list[Finding]:
+    """Every probe's answer for a facts."""
+    return [probe(facts) for probe in PROBES]
 
 
-def probe_python(machine: Machine) -> Finding:
-    version = ".".join(map(str, machine.python))
-    return Finding("python", machine.python >= (3, 11), version, "use Python 3.11 or newer")
+def probe_python(facts: Facts) -> Finding:
+    version = ".".join(map(str, facts.python))
+    return Finding("python", facts.python >= (3, 11), version, "use Python 3.11 or newer")
 
 
-def probe_platform(machine: Machine) -> Finding:
-    ok = machine.platform in {"linux x86_64", "linux aarch64"}
+def probe_platform(facts: Facts) -> Finding:
+    ok = facts.platform in {"linux x86_64", "linux aarch64"}
     return Finding(
         "platform",
         ok,
-        machine.platform,
+        facts.platform,
         "capture and replay need Linux on x86-64 or aarch64; inspect and verify work here",
     )
 
 
-def probe_instructions(machine: Machine) -> Finding:
+def probe_instructions(facts: Facts) -> Finding:
     return Finding(
         "instruction set",
-        bool(machine.levels),
-        ", ".join(machine.levels) or "none",
+        bool(facts.levels),
+        ", ".join(facts.levels) or "none",
         "no host kernels were built for this processor",
     )
 
 
-def probe_kernels(machine: Machine) -> Finding:
-    found = f"{len(machine.families)} kernel modules for {machine.levels[0]}" if machine.levels else "none"
-    return Finding("host kernels", bool(machine.families), found, "reinstall with HELIOGRAPH_HOST_KERNELS=ON")
+def probe_kernels(facts: Facts) -> Finding:
+    found = f"{len(facts.families)} kernel modules for {facts.levels[0]}" if facts.levels else "none"
+    return Finding("host kernels", bool(facts.families), found, "reinstall with HELIOGRAPH_HOST_KERNELS=ON")
 
 
-def probe_modules(machine: Machine) -> Finding:
+def probe_modules(facts: Facts) -> Finding:
     return Finding(
         "kernel loading",
-        not machine.module_error,
-        machine.module_error or "a module was sealed, loaded and closed",
+        not facts.module_error,
+        facts.module_error or "a module was sealed, loaded and closed",
         "allow executable memfds or mount a cache folder without noexec",
     )
 
 
-def probe_addresses(machine: Machine) -> Finding:
-    found = f"{SLOTS - len(machine.slots_taken)} of {SLOTS} slots free"
+def probe_addresses(facts: Facts) -> Finding:
+    found = f"{SLOTS - len(facts.slots_taken)} of {SLOTS} slots free"
     return Finding(
         "address space",
-        len(machine.slots_taken) < SLOTS,
+        len(facts.slots_taken) < SLOTS,
         found,
         "start without preloaded libraries that map memory at fixed addresses",
     )
 
 
-def probe_address_limit(machine: Machine) -> Finding:
+def probe_address_limit(facts: Facts) -> Finding:
     needed = sum(region_span(role) for role in ("weights", "constants", "persistent", "io", "scratch", "state"))
-    ok = machine.address_limit < 0 or machine.address_limit > needed
-    found = "none" if machine.address_limit < 0 else f"{machine.address_limit} bytes"
+    ok = facts.address_limit < 0 or facts.address_limit > needed
+    found = "none" if facts.address_limit < 0 else f"{facts.address_limit} bytes"
     return Finding("address-space limit", ok, found, "raise it: ulimit -v unlimited")
 
 
-def probe_descriptors(machine: Machine) -> Finding:
+def probe_descriptors(facts: Facts) -> Finding:
     return Finding(
         "open files",
-        machine.descriptors >= 256,
-        f"{machine.descriptors} at most",
+        facts.descriptors >= 256,
+        f"{facts.descriptors} at most",
         "raise the hard limit (ulimit -Hn); each kernel module costs one",
     )
 
 
-def probe_memory(machine: Machine) -> Finding:
+def probe_memory(facts: Facts) -> Finding:
     return Finding(
         "memory",
-        machine.available >= 256 << 20,
-        f"{machine.available >> 20} MiB available",
+        facts.available >= 256 << 20,
+        f"{facts.available >> 20} MiB available",
         "free memory or raise the control group's limit",
     )
 
 
-def probe_home(machine: Machine) -> Finding:
+def probe_home(facts: Facts) -> Finding:
     return Finding(
         "keys",
-        not machine.home_error,
-        machine.home_error or "folder can be written",
+        not facts.home_error,
+        facts.home_error or "folder can be written",
         "set HELIOGRAPH_HOME to a folder that can be written",
     )
 
 
-def probe_disk(machine: Machine) -> Finding:
-    return Finding("disk", machine.disk_free >= 64 << 20, f"{machine.disk_free >> 20} MiB free", "free disk space")
+def probe_disk(facts: Facts) -> Finding:
+    return Finding("disk", facts.disk_free >= 64 << 20, f"{facts.disk_free >> 20} MiB free", "free disk space")
 
 
-def probe_cuda(machine: Machine) -> Finding:
-    return Finding("cuda", None, machine.cuda)
+def probe_cuda(facts: Facts) -> Finding:
+    return Finding("cuda", None, facts.cuda)
 
 
-def probe_torch(machine: Machine) -> Finding:
+def probe_torch(facts: Facts) -> Finding:
     return Finding(
         "torch",
         None,
-        "installed: this machine can capture"
-        if machine.torch
-        else "not installed: this machine can serve, not capture",
+        "installed: this machine can capture" if facts.torch else "not installed: this machine can serve, not capture",
     )
 
 
-PROBES: tuple[Callable[[Machine], Finding], ...] = (
+PROBES: tuple[Callable[[Facts], Finding], ...] = (
     probe_python, probe_platform, probe_instructions, probe_kernels, probe_modules, probe_addresses,
     probe_address_limit, probe_descriptors, probe_memory, probe_home, probe_disk, probe_cuda, probe_torch,
 )  # fmt: skip
@@ -220,7 +222,7 @@ PROBES: tuple[Callable[[Machine], Finding], ...] = (
 def fits(verified: VerifiedCore) -> dict[str, Any]:
     """Whether a core fits this machine, and how many units of state (KV blocks, so tokens) would."""
     core = verified.core
-    reason = misfit(core, tuple(_native.host_levels()))
+    reason = misfit(core)
     fixed = sum(region.size for region in core.regions)
     grow = sum(region.grow for region in core.regions)
     room = available_bytes() - fixed
@@ -231,11 +233,10 @@ def fits(verified: VerifiedCore) -> dict[str, Any]:
     return {"ok": not reason, "reason": reason, "fixed_bytes": fixed, "units": units, "tokens": tokens}
 
 
-def misfit(core: manifest.Core, levels: tuple[str, ...]) -> str:
+def misfit(core: manifest.Core) -> str:
     """Why a core's target is not this machine, or an empty string."""
-    target = core.target
-    if target.device != "host":
-        return f"made for {target.device} {target.arch}"
-    if target.arch not in levels:
-        return f"made for {target.arch}, this processor runs {', '.join(levels) or 'none'}"
+    try:
+        check_target(core.target, this_host())
+    except errors.TargetError as error:
+        return f"{error.found}; required {error.required}"
     return ""
