@@ -18,6 +18,7 @@ void bind_memory(nanobind::module_ &m);   // Reservation
 void bind_streams(nanobind::module_ &m);  // Event, Stream
 void bind_graphs(nanobind::module_ &m);   // Node, Template, Executable, build_template
 void bind_device(nanobind::module_ &m);   // Device
+void register_columns(nanobind::module_ &m);  // check_columns
 void register_host(nanobind::module_ &m);
 void register_cuda(nanobind::module_ &m);
 

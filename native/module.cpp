@@ -51,6 +51,7 @@ NB_MODULE(_native, m) {
   hg::bind_streams(m);
   hg::bind_graphs(m);
   hg::bind_device(m);
+  hg::register_columns(m);
   hg::register_host(m);
   hg::register_cuda(m);
 }

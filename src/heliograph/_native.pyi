@@ -116,8 +116,10 @@ class CudaDevice(Device):
 def host_levels() -> list[str]: ...  # instruction-set levels this CPU can run, best first
 def read_fault(status: Buffer) -> dict[str, int] | None: ...  # signal, address, launch, node, worker
 
-def check_columns(columns: dict[str, Buffer], param_bytes: Sequence[int], buffer_sizes: Sequence[int]) -> None:
-    """Checks the columns of graphs.safetensors (docs/core-format.md); FormatError names the MUST that is broken."""
+def check_columns(columns: dict[str, Buffer], host: bool, functions: Sequence[tuple[int, Sequence[int]]], buffers: Sequence[tuple[int, int, bool]], graphs: Sequence[tuple[int, int, int]], chunks: int) -> None:
+    """Checks what the columns of graphs.safetensors mean (docs/core-format.md, M70 to M85) against core.json:
+    functions are (param_bytes, pointers), buffers (address, size, writable), graphs (nodes, edges, flags),
+    chunks the rows of weights.chunks. FormatError names the rule that is broken."""
 
 def build_template(device: Device, columns: dict[str, Buffer], graph: int, functions: Sequence[Function]) -> Template:
     """Rebuilds one graph of a checked catalogue, nodes and edges in stored order."""
