@@ -1,0 +1,30 @@
+"""Loads a core and replays it, in a process without PyTorch.
+
+Reading order:
+
+- ``budget``     how much memory this process may use (control group, available memory)
+- ``plan``       what a core needs and how many units of growth fit: pure arithmetic
+- ``memory``     regions reserved at their addresses, mapped, protected
+- ``staging``    weights read by several threads straight into their region, checked there
+- ``catalogue``  graphs rebuilt in stored order, compared, instantiated
+- ``loaded``     a core in this process: what the program and the checker both stand on
+- ``patterns``   bytes that state and scratch are filled with before a test
+- ``selftest``   a graph's stored inputs run and compared with its stored results
+- ``gate``       the states of a program and which calls each allows
+- ``program``    the loaded core: named entries, buffers, state; the only thing that launches
+- ``load``       from a verified core to a program, or back to nothing
+- ``handover``   the preparing process becomes the serving program
+
+The checker, which runs on drafts in processes of its own:
+
+- ``check``      its command: ``python -m heliograph.runtime.check``
+- ``tries``      which tries are made, how they are compared, the report
+- ``child``      one process, its time limit, and what it was doing when it ended
+- ``attempt``    what such a process does
+- ``replay``     all buckets replayed under one condition of scratch
+- ``scratch``    that condition
+- ``narrow``     which bytes of scratch matter, by halves down to 256
+- ``numbers``    NaN in raw bytes
+
+Imports ``core``, ``device``, ``errors`` and the native extension; never torch, numpy, ``capture`` or ``models``.
+"""

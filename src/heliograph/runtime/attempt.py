@@ -1,0 +1,172 @@
+"""What one process of the checker does: loads the draft, then runs one try, or narrows what a try found."""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from heliograph.core.manifest import Phase, Record
+from heliograph.core.policy import Policy
+from heliograph.core.report import Counter, GraphReport, Narrowed, Request
+from heliograph.core.verify import verify
+from heliograph.device.host import open_host
+from heliograph.runtime.load import Phases, assemble
+from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.narrow import narrow
+from heliograph.runtime.patterns import Pattern
+from heliograph.runtime.plan import growing_region, tested_units
+from heliograph.runtime.replay import CaseRun, Constants, Replayer, TryRun, build
+from heliograph.runtime.scratch import Scratch
+
+PROGRESS = struct.Struct("<II")  # graph + 1 (0: none yet), case
+NARROW_TESTS = 4096
+
+
+class NarrowRun(Record, frozen=True, kw_only=True):
+    """What a narrowing process tells its parent."""
+
+    narrowed: tuple[Narrowed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One process's task. ``status`` and ``progress`` are descriptors shared with the parent, -1 for none."""
+
+    draft: Path
+    request: Request
+    status: int
+    progress: int
+
+    @contextmanager
+    def opened(self, phases: Phases) -> Iterator[Loaded]:
+        """The draft, verified with the scratch key alone and loaded. Constants stay writable: who writes shows."""
+        with ExitStack() as stack:
+            with phases("verify"):
+                policy = Policy.only(bytes.fromhex(self.request.public_key))
+                verified = stack.enter_context(verify(self.draft, policy, accept_draft=True))
+            with phases("device"):
+                device = open_host(workers=self.request.workers, status=self.status)
+                stack.callback(device.close)
+            units = max(1, tested_units(verified.core)) if growing_region(verified.core) else None
+            loaded = assemble(verified, device, phases, stack, units=units, read_only=("weights",))
+            phases.total()
+            yield loaded
+
+    def tell(self, graph: int, case: int) -> None:
+        """Leaves word of what comes next, for the case that this process does not come back."""
+        if self.progress >= 0:
+            os.pwrite(self.progress, PROGRESS.pack(graph + 1, case), 0)
+
+    def replay(self, pattern: Pattern, *, poison: bool) -> TryRun:
+        """All buckets under one pattern."""
+        phases = Phases()
+        with self.opened(phases) as loaded:
+            scratch, constants = Scratch(loaded), Constants(loaded)
+            replayer = Replayer(
+                loaded, self.request.padding, lambda: scratch.fill(pattern), poison=poison, at=self.tell
+            )
+            with phases("replays"):
+                cases, graphs = replayer.run_all(leftovers=pattern is Pattern.LEFTOVERS)
+            return TryRun(
+                cases=tuple(cases),
+                graphs=tuple(graphs),
+                written=constants.written(),
+                counters=_counters(loaded, graphs),
+                device=loaded.device.counters(),
+                phases=tuple(Phase(name=name, nanoseconds=spent) for name, spent in phases.times.items()),
+                peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                peak_device_bytes=loaded.memory.mapped_bytes + max((each.device_bytes for each in graphs), default=0),
+                torch_loaded=torch_loaded(),
+                core_digest=loaded.verified.digest,
+            )
+
+    def narrow(self, pattern: Pattern, graph: int, case: int) -> NarrowRun:
+        """Which bytes of scratch change a graph's results up to a case, and what they have to become."""
+        with self.opened(Phases()) as loaded:
+            scratch = Scratch(loaded)
+            image = self._image(loaded, scratch, pattern, graph)
+            _, executable = build(loaded, graph)
+            loaded.catalogue.keep(graph, executable)
+
+            def run(begin: int, end: int) -> list[CaseRun]:
+                def fill() -> None:
+                    scratch.fill_range(image, begin, end)
+
+                return Replayer(loaded, self.request.padding, fill, at=self.tell).replay(graph, cases=case + 1)
+
+            reference = run(0, 0)
+            ranges = narrow(scratch.size, lambda begin, end: run(begin, end) != reference, tests=NARROW_TESTS)
+            scratch.fill(Pattern.ZEROS)
+            contents = [loaded.memory.read("scratch", begin, end - begin) for begin, end in ranges]
+            run(0, 0)
+            names = ScratchNames(loaded, graph)
+            found = [
+                Narrowed(
+                    role="scratch",
+                    offset=begin,
+                    size=end - begin,
+                    becomes="constants" if loaded.memory.read("scratch", begin, end - begin) == content else "persistent",
+                    buffer=names.at(begin),
+                    content=content,
+                )
+                for (begin, end), content in zip(ranges, contents, strict=True)
+            ]
+            return NarrowRun(narrowed=tuple(found))
+
+    def _image(self, loaded: Loaded, scratch: Scratch, pattern: Pattern, graph: int) -> Pattern | bytes:
+        """What scratch held when the difference was seen."""
+        if pattern is not Pattern.LEFTOVERS:
+            return pattern
+        replayer = Replayer(loaded, self.request.padding, lambda: None, at=self.tell)
+        numbers = range(len(loaded.core.graphs))
+        for number in numbers:
+            replayer.run_graph(number, cases=1)
+        for number in reversed(numbers[graph + 1 :]):
+            replayer.run_graph(number)
+        return loaded.memory.read("scratch", 0, scratch.size)
+
+
+class ScratchNames:
+    """Names bytes of scratch after the buffers that a graph's nodes refer to; scratch is shared, so others may lie
+    there too."""
+
+    def __init__(self, loaded: Loaded, graph: int) -> None:
+        columns, buffers = loaded.verified.columns, loaded.core.buffers
+        nodes = columns["graph.nodes"].cast("I")
+        kinds, rows = columns["node.kind"], columns["node.row"].cast("I")
+        refs, pointed = columns["kernel.refs"].cast("I"), columns["ref.buffer"].cast("I")
+        used = set()
+        for node in range(nodes[graph], nodes[graph + 1]):
+            if kinds[node] == 0:
+                row = rows[node]
+                used.update(pointed[refs[row] : refs[row + 1]])
+        self._buffers = [buffers[index] for index in sorted(used) if buffers[index].role == "scratch"]
+
+    def at(self, offset: int) -> str:
+        names = [each.name for each in self._buffers if each.offset <= offset < each.offset + each.size]
+        return names[0] if names else ""
+
+
+def _counters(loaded: Loaded, graphs: list[GraphReport]) -> tuple[Counter, ...]:
+    core = loaded.core
+    rebuilt = {
+        name: sum(counter.rebuilt for graph in graphs for counter in graph.counters if counter.name == name)
+        for name in ("nodes", "edges")
+    }
+    return (
+        Counter(name="graphs", recorded=len(core.graphs), rebuilt=len(graphs)),
+        Counter(name="functions", recorded=len(core.functions), rebuilt=len(loaded.catalogue.functions)),
+        Counter(name="modules", recorded=len(core.modules), rebuilt=loaded.device.counters()["modules_live"]),
+        Counter(name="nodes", recorded=sum(graph.nodes for graph in core.graphs), rebuilt=rebuilt["nodes"]),
+        Counter(name="edges", recorded=sum(graph.edges for graph in core.graphs), rebuilt=rebuilt["edges"]),
+    )
+
+
+def torch_loaded() -> bool:
+    """Whether a library of torch is mapped into this process."""
+    return "libtorch" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")

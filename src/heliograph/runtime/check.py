@@ -1,0 +1,67 @@
+"""The checker: ``python -m heliograph.runtime.check DRAFT``, a request on stdin, a report on stdout.
+
+It loads nothing itself. Each try is a process of its own with a time limit, started from here; a try that faults or
+hangs leaves on a shared page which node it was at. What the tries say is compared here.
+
+Exit status 0: the report is on stdout, good or bad. 1: the draft could not be loaded; the error is on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from heliograph.core.encoding import encode
+from heliograph.core.manifest import Record
+from heliograph.core.report import Request
+from heliograph.errors import HeliographError, UsageError
+from heliograph.runtime.attempt import Attempt
+from heliograph.runtime.patterns import Pattern
+from heliograph.runtime.tries import Checker
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``DRAFT`` checks; ``DRAFT STATUS PROGRESS try PATTERN POISON`` and ``… narrow PATTERN GRAPH CASE`` are its
+    children."""
+    stdin = sys.stdin.buffer.read()
+    try:
+        result = _run(arguments, stdin)
+    except HeliographError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    sys.stdout.buffer.write(encode(result))
+    return 0
+
+
+def _run(arguments: Sequence[str], stdin: bytes) -> Record:
+    try:
+        request = msgspec.json.decode(stdin, type=Request)
+    except msgspec.DecodeError as error:
+        raise _usage(str(error)) from error
+    match arguments:
+        case [draft]:
+            return Checker(Path(draft), request).run()
+        case [draft, status, progress, "try", pattern, poison]:
+            attempt = Attempt(Path(draft), request, int(status), int(progress))
+            return attempt.replay(Pattern(pattern), poison=poison == "poison")
+        case [draft, status, progress, "narrow", pattern, graph, case]:
+            attempt = Attempt(Path(draft), request, int(status), int(progress))
+            return attempt.narrow(Pattern(pattern), int(graph), int(case))
+        case _:
+            raise _usage(" ".join(arguments) or "no argument")
+
+
+def _usage(found: str) -> UsageError:
+    return UsageError(
+        "checking a draft",
+        found=found,
+        required="the draft's folder as argument and a request on stdin",
+        hint="capture starts the checker; use verify or replay for a finished core",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

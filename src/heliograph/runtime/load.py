@@ -1,0 +1,183 @@
+"""From a verified core to a program, or back to nothing.
+
+Addresses are reserved before anything else is done, all numbers are known before the first byte of weights is
+copied, and whatever fails gives back everything that was taken: the same process may load again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from heliograph._native import Device, Function
+from heliograph.core.manifest import Core
+from heliograph.core.target import Machine, check_target, this_host
+from heliograph.core.verify import VerifiedCore
+from heliograph.device.host import open_host
+from heliograph.device.modules import load_module, raise_descriptor_limit
+from heliograph.errors import ModuleError, UsageError
+from heliograph.runtime.budget import available_bytes
+from heliograph.runtime.catalogue import Catalogue
+from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.memory import READ_ONLY, Memory
+from heliograph.runtime.plan import plan_memory
+from heliograph.runtime.program import Program, Shape
+from heliograph.runtime.staging import Staging
+
+Ready = Literal["all", "first"] | Sequence[tuple[str, Shape]]
+
+
+class Phases:
+    """Wall time of each phase in nanoseconds, in order."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, int] = {}
+        self._start = time.perf_counter_ns()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter_ns()
+        yield
+        self.times[name] = self.times.get(name, 0) + time.perf_counter_ns() - start
+
+    def total(self) -> None:
+        self.times["total"] = time.perf_counter_ns() - self._start
+
+
+def load(
+    verified: VerifiedCore,
+    *,
+    device: Device | None = None,
+    workers: int = 0,
+    units: int | None = None,
+    memory: int | None = None,
+    ready: Ready = "all",
+    threads: int = 0,
+    check: bool = True,
+) -> Program:
+    """Loads a core. ``verified`` stays the caller's and must stay open as long as the program.
+
+    device: where to load; left out, a host device with ``workers`` kernel threads that the program owns.
+    units: units of growing state (KV blocks); left out, what the core can use at once or, if less, what fits.
+    memory: bytes that may be used; left out, the smaller of the control group's limit and what is available. Given
+    without ``units``, all that fits becomes units.
+    ready: buckets that are built and self-tested now: "all", "first" (the smallest and the largest of each entry) or
+    a list of (entry, shape). The others are before their first run.
+    threads: that read weights; 0 for one a processor, at most eight.
+    check: False leaves out chunk digests and self-tests, to measure what they cost. It has no other use.
+
+    Raises TargetError, AddressTakenError, OutOfMemoryError, ModuleError, TamperedError, SelfTestError.
+    """
+    phases = Phases()
+    with ExitStack() as undo:
+        own = None
+        if device is None:
+            with phases("device"):
+                check_target(verified.core.target, this_host())
+                device = own = open_host(workers=workers)
+            undo.callback(own.close)
+        loaded = assemble(verified, device, phases, undo, units=units, memory=memory, threads=threads, check=check)
+        program = Program(loaded, own_device=own, tested=not check)
+        with phases("self-tests"):
+            for entry, shape in first_buckets(loaded.core, ready):
+                program.prepare(entry, **shape)
+        phases.total()
+        program.open(phases.times)
+        undo.pop_all()
+        return program
+
+
+def assemble(
+    verified: VerifiedCore,
+    device: Device,
+    phases: Phases,
+    undo: ExitStack,
+    *,
+    units: int | None = None,
+    memory: int | None = None,
+    threads: int = 0,
+    check: bool = True,
+    read_only: Sequence[str] = READ_ONLY,
+) -> Loaded:
+    """Everything but graphs: memory with its contents, functions, an empty catalogue. ``undo`` gives it back."""
+    core = verified.core
+    check_target(core.target, machine_of(device))
+    with phases("reserve"):
+        regions = Memory(device, core, verified.name)
+        undo.callback(regions.close)
+    with phases("map"):
+        budget = available_bytes() if memory is None else memory
+        plan = plan_memory(core, budget=budget, granularity=device.granularity, units=units, fill=memory is not None)
+        regions.map(plan)
+    image = regions.view("weights", 0, core.weights.size) if core.weights.size else memoryview(bytearray())
+    staging = Staging(verified, core.weights, image, threads=threads, check=check)
+    undo.callback(staging.abandon)
+    staging.start()
+    with phases("modules"):
+        functions = load_functions(device, verified)
+    loaded = Loaded(device, verified, regions, plan, Catalogue(device, core, verified.columns, functions))
+    undo.callback(loaded.close)
+    undo.callback(staging.abandon)  # before the memory that it writes to goes
+    with phases("contents"):
+        for role in ("constants", "persistent", "scratch"):
+            loaded.restore_initial(role)
+    with phases("weights"):  # they are read from "modules" on; this is what is left to wait for
+        staging.finish()
+    regions.protect(read_only)
+    return loaded
+
+
+def machine_of(device: Device) -> Machine:
+    """What cores a device runs."""
+    return this_host() if device.kind == "host" else Machine(device=device.kind, arches=(device.arch,), abi=0)
+
+
+def load_functions(device: Device, verified: VerifiedCore) -> list[Function]:
+    """The core's functions, in its order, each compared with what the core says of it."""
+    core = verified.core
+    raise_descriptor_limit(len(core.modules))
+    modules = []
+    for record in core.modules:
+        module = load_module(device, record.blob, verified.blob(record.blob))
+        _expect(f"loading module {record.family}", "level", module.level, core.target.arch)
+        _expect(f"loading module {record.family}", "kernel ABI", module.abi, core.target.abi)
+        _expect(f"loading module {record.family}", "family", module.family, record.family)
+        modules.append(module)
+    functions = []
+    for stated in core.functions:
+        function = modules[stated.module].function(stated.name)
+        doing = f"looking up kernel {stated.name}"
+        _expect(doing, "bytes of parameters", function.param_bytes, stated.param_bytes)
+        _expect(doing, "pointers", tuple(function.pointer_offsets), stated.pointers)
+        functions.append(function)
+    return functions
+
+
+def _expect(doing: str, what: str, found: object, required: object) -> None:
+    if found != required:
+        raise ModuleError(
+            doing,
+            found=f"{what} {found!r}",
+            required=f"{required!r}, as the core states",
+            hint="capture the core again",
+        )
+
+
+def first_buckets(core: Core, ready: Ready) -> list[tuple[str, Mapping[str, int]]]:
+    """The buckets that a load makes ready, smallest first."""
+    if isinstance(ready, str):
+        if ready not in ("all", "first"):
+            raise UsageError(
+                "loading",
+                found=f"ready={ready!r}",
+                required="all, first or a list of (entry, shape)",
+                hint="choose one",
+            )
+        chosen = []
+        for entry in core.entries:
+            buckets = entry.buckets if ready == "all" else dict.fromkeys((entry.buckets[0], entry.buckets[-1]))
+            chosen += [(entry.name, dict(bucket.shape)) for bucket in buckets]
+        return chosen
+    return [(entry, dict(shape)) for entry, shape in ready]

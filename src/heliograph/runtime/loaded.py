@@ -1,0 +1,108 @@
+"""A core in this process: memory, functions, graphs, one stream. What the program and the checker both stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from heliograph._native import Device, Stream
+from heliograph.core.manifest import Bucket, Buffer, Core, Field, Region
+from heliograph.core.verify import VerifiedCore
+from heliograph.errors import FormatError, UsageError
+from heliograph.runtime.catalogue import Catalogue
+from heliograph.runtime.memory import Memory
+from heliograph.runtime.plan import MemoryPlan, growing_region
+
+
+class Loaded:
+    """Owns its memory, graphs and stream; borrows the device and the verified core, which must outlive it.
+
+    One graph of a core runs at a time, since all share ``scratch``. Callers see to that.
+    """
+
+    def __init__(
+        self, device: Device, verified: VerifiedCore, memory: Memory, plan: MemoryPlan, catalogue: Catalogue
+    ) -> None:
+        self.device = device
+        self.verified = verified
+        self.core: Core = verified.core
+        self.memory = memory
+        self.plan = plan
+        self.catalogue = catalogue
+        self.stream: Stream = device.create_stream()
+        self.places = _places(self.core)
+        self._open = True
+
+    def launch(self, bucket: Bucket) -> None:
+        """Submits a bucket's graphs in order. They must have been built."""
+        for segment in bucket.segments:
+            self.catalogue.executable(segment.graph).launch(self.stream)
+
+    def drain(self) -> None:
+        self.stream.synchronize()
+
+    def bucket_of(self, graph: int) -> Bucket:
+        return self.places[graph]
+
+    def buffer(self, field: Field) -> Buffer:
+        return self.core.buffers[field.buffer]
+
+    def read_fields(self, fields: Sequence[Field]) -> list[bytes]:
+        buffers = [self.buffer(field) for field in fields]
+        return [self.memory.read(buffer.role, buffer.offset, buffer.size) for buffer in buffers]
+
+    def write_field(self, field: Field, data: bytes | memoryview) -> None:
+        buffer = self.buffer(field)
+        self.memory.write(buffer.role, buffer.offset, data)
+
+    def write_inputs(self, bucket: Bucket, data: bytes) -> None:
+        """All inputs of a bucket from one string of bytes, in the order of its fields."""
+        required = sum(self.buffer(field).size for field in bucket.inputs)
+        if len(data) != required:
+            raise FormatError(
+                "writing the inputs of a self-test",
+                found=f"{len(data)} bytes",
+                required=f"{required}, the sum of the bucket's input fields",
+                hint="the core is inconsistent: capture it again",
+            )
+        at = 0
+        with memoryview(data) as view:
+            for field in bucket.inputs:
+                size = self.buffer(field).size
+                self.write_field(field, view[at : at + size])
+                at += size
+
+    def restore_initial(self, role: str) -> None:
+        """Writes a region's initial content (constants, persistent) from the core."""
+        for region in self.core.regions:
+            if region.role == role:
+                for piece in region.initial:
+                    self.memory.write(role, piece.offset, self.verified.blob(piece.blob))
+
+    @property
+    def growing(self) -> Region | None:
+        return growing_region(self.core)
+
+    def close(self) -> None:
+        """Waits for what runs, then gives everything back. UsageError, and nothing lost, while a view is held."""
+        if self._open:
+            self.drain()
+            self.memory.close()
+            self.catalogue.close()
+            self._open = False
+
+
+def _places(core: Core) -> Mapping[int, Bucket]:
+    """The bucket of each graph. This version runs buckets of graphs only."""
+    places: dict[int, Bucket] = {}
+    for entry in core.entries:
+        for bucket in entry.buckets:
+            for segment in bucket.segments:
+                if segment.kind != "graph":
+                    raise UsageError(
+                        f"loading entry {entry.name}",
+                        found=f"a {segment.kind} segment",
+                        required="graph segments",
+                        hint="use a version of Heliograph that runs host steps",
+                    )
+                places[segment.graph] = bucket
+    return places

@@ -1,0 +1,151 @@
+"""The regions of a core in this process: reserved at their addresses, mapped as planned, protected."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Buffer, Mapping, Sequence
+from dataclasses import dataclass
+
+from heliograph._native import Device, Reservation
+from heliograph.core.manifest import Core, Region
+from heliograph.errors import AddressTakenError, UsageError
+from heliograph.runtime.plan import MemoryPlan
+
+READ_ONLY = ("weights", "constants")  # of a loaded program
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Ranges of addresses that a loaded core holds. Compared by identity of the owner."""
+
+    name: str
+    slot: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+# Addresses are shared by the whole process, whatever devices are open in it, so who holds which is known here once.
+_claims: list[_Claim] = []
+_claims_lock = threading.Lock()
+
+
+def _claim(name: str, core: Core) -> _Claim:
+    ranges = tuple((int(region.base, 16), int(region.base, 16) + region.span) for region in core.regions)
+    claim = _Claim(name, core.slot, ranges)
+    with _claims_lock:
+        for other in _claims:
+            for first, end in other.ranges:
+                if any(begin < end and first < stop for begin, stop in ranges):
+                    raise AddressTakenError(
+                        f"reserving the addresses of {name}",
+                        found=f"{first:#x} to {end:#x} held by {other.name}, loaded in slot {other.slot}",
+                        required=f"the ranges of slot {core.slot} free",
+                        hint="close the other core, or capture one of the two in another slot",
+                    )
+        _claims.append(claim)
+    return claim
+
+
+def _release(claim: _Claim) -> None:
+    with _claims_lock:
+        _claims[:] = [each for each in _claims if each is not claim]
+
+
+class Memory:
+    """Owns one reservation a region. Not before ``map`` is there memory behind the addresses.
+
+    Closing gives everything back and may be called twice. A view that the caller still holds stops it, and then
+    everything is as it was.
+    """
+
+    def __init__(self, device: Device, core: Core, name: str) -> None:
+        """Reserves every region of the core, or none: AddressTakenError names what is in the way."""
+        self.core = core
+        self._claim: _Claim | None = _claim(name, core)
+        self._regions: Mapping[str, Region] = {region.role: region for region in core.regions}
+        self._mapped: dict[str, int] = {}
+        self._read_only: set[str] = set()
+        self._reservations: dict[str, Reservation] = {}
+        try:
+            for region in core.regions:
+                self._reservations[region.role] = device.reserve(int(region.base, 16), region.span)
+        except BaseException:
+            self.close()
+            raise
+
+    def map(self, plan: MemoryPlan) -> None:
+        """Backs the planned part of every region with zeroed memory."""
+        for region in plan.regions:
+            if region.mapped:
+                self._reservations[region.role].map(0, region.mapped)
+                self._mapped[region.role] = region.mapped
+
+    def protect(self, roles: Sequence[str] = READ_ONLY) -> None:
+        """Makes regions read-only: a kernel that writes there faults instead of changing the model."""
+        for role in roles:
+            if self._mapped.get(role):
+                self._reservations[role].protect(0, self._mapped[role], writable=False)
+                self._read_only.add(role)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return sum(self._mapped.values())
+
+    def mapped(self, role: str) -> int:
+        """Bytes of a region that have memory; 0 for a region that the core does not have."""
+        return self._mapped.get(role, 0)
+
+    def has(self, role: str) -> bool:
+        return role in self._reservations
+
+    def base(self, role: str) -> int:
+        return int(self._regions[role].base, 16)
+
+    def view(self, role: str, offset: int, size: int) -> memoryview:
+        """The memory itself. Holding the view keeps the region from being closed."""
+        return self._at(role, offset, size).view(offset, size)
+
+    def read(self, role: str, offset: int, size: int) -> bytes:
+        return self._at(role, offset, size).read(offset, size)
+
+    def write(self, role: str, offset: int, data: Buffer) -> None:
+        with memoryview(data) as view:
+            self._at(role, offset, view.nbytes).write(offset, data)
+
+    def fill(self, role: str, offset: int, value: int, size: int) -> None:
+        if size:
+            self._at(role, offset, size).fill(offset, value, size)
+
+    def _at(self, role: str, offset: int, size: int) -> Reservation:
+        if role not in self._mapped or offset < 0 or size < 0 or offset + size > self._mapped[role]:
+            raise UsageError(
+                f"addressing the region {role!r}",
+                found=f"bytes {offset} to {offset + size}",
+                required=f"a range inside the {self._mapped.get(role, 0)} bytes that are mapped",
+                hint="take offsets and sizes from the core's buffers",
+            )
+        return self._reservations[role]
+
+    def close(self) -> None:
+        """Unmaps and unreserves everything, or nothing: UsageError while the caller holds a view."""
+        self._refuse_held_views()
+        while self._reservations:
+            role, reservation = next(reversed(self._reservations.items()))
+            reservation.close()
+            del self._reservations[role]
+            self._mapped.pop(role, None)
+        if self._claim is not None:
+            _release(self._claim)
+            self._claim = None
+
+    def _refuse_held_views(self) -> None:
+        """A region with a writable view cannot be made read-only, so this finds all of them before anything is gone."""
+        protected = []
+        try:
+            for role, size in self._mapped.items():
+                self._reservations[role].protect(0, size, writable=False)
+                protected.append(role)
+        except UsageError:
+            for role in protected:
+                if role not in self._read_only:
+                    self._reservations[role].protect(0, self._mapped[role], writable=True)
+            raise

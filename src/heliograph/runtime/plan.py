@@ -1,0 +1,153 @@
+"""What a core needs of memory, and how many units of growth (KV blocks) fit. Arithmetic alone, nothing is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heliograph.core.manifest import Core, Region
+from heliograph.errors import OutOfMemoryError, UsageError
+
+NODE_BYTES = 4096  # reserved for each node of every executable; the checker fails an export above it
+MARGIN_PART = 50  # 2 % of the budget stays free
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """The part of a region that gets memory: ``mapped`` bytes from its base."""
+
+    role: str
+    base: int
+    span: int
+    mapped: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """All numbers of a load, known before the first byte of weights is copied. Sizes in bytes."""
+
+    regions: tuple[RegionPlan, ...]
+    units: int
+    unit_bytes: int
+    fixed: int  # regions without growth
+    executables: int
+    margin: int
+    budget: int
+
+    @property
+    def needed(self) -> int:
+        return self.fixed + self.executables + self.units * self.unit_bytes
+
+
+def growing_region(core: Core) -> Region | None:
+    """The one region that grows by units, if the core has one."""
+    return next((region for region in core.regions if region.grow), None)
+
+
+def tested_units(core: Core) -> int:
+    """Units that the self-tests touch: fewer cannot be loaded."""
+    return max((test.units for test in core.self_tests), default=0)
+
+
+def least_units(core: Core) -> int:
+    """Units without which loading is pointless: one whole context and the padding block, and what self-tests need."""
+    if core.text is None:
+        return tested_units(core)
+    return max(tested_units(core), _context_units(core) + 1)
+
+
+def useful_units(core: Core) -> int:
+    """Units that the core can use at once: a whole context for every row, and the padding block."""
+    if core.text is None:
+        return tested_units(core)
+    return max(tested_units(core), _context_units(core) * core.text.concurrency + 1)
+
+
+def _context_units(core: Core) -> int:
+    return 0 if core.text is None else -(-core.text.context // core.text.block_tokens)
+
+
+def plan_memory(
+    core: Core, *, budget: int, granularity: int, units: int | None = None, fill: bool = False
+) -> MemoryPlan:
+    """Decides how much of each region is mapped.
+
+    ``units`` states the growth; left out, it is what the core can use at once, or with ``fill`` all that fits. Raises
+    OutOfMemoryError with the numbers if the budget does not hold the plan, UsageError for units that cannot be meant.
+    """
+    region = growing_region(core)
+    unit_bytes = 0 if region is None else region.grow
+    fixed = sum(_round_up(_fixed_bytes(each), granularity) for each in core.regions)
+    executables = NODE_BYTES * sum(graph.nodes for graph in core.graphs)
+    margin = budget // MARGIN_PART
+    room = budget - fixed - executables - margin
+    if room < 0:
+        raise _does_not_fit(core, budget, fixed, executables, margin, 0, 0)
+    if region is None:
+        count = _no_units(units)
+    elif units is not None:
+        count = _stated_units(core, region, units)
+        if count * unit_bytes > room:
+            raise _does_not_fit(core, budget, fixed, executables, margin, count, unit_bytes)
+    else:
+        count = min(room // unit_bytes, _most_units(region))
+        if not fill:
+            count = min(count, useful_units(core))
+        if count < least_units(core):
+            raise _does_not_fit(core, budget, fixed, executables, margin, least_units(core), unit_bytes)
+    regions = tuple(
+        RegionPlan(each.role, int(each.base, 16), each.span, _round_up(_extent(each, count), granularity))
+        for each in core.regions
+    )
+    return MemoryPlan(regions, count, unit_bytes, fixed, executables, margin, budget)
+
+
+def _round_up(size: int, unit: int) -> int:
+    return (size + unit - 1) // unit * unit
+
+
+def _fixed_bytes(region: Region) -> int:
+    return max(region.size, region.grow_at) if region.grow else region.size
+
+
+def _extent(region: Region, units: int) -> int:
+    return max(region.size, region.grow_at + region.grow * units) if region.grow else region.size
+
+
+def _most_units(region: Region) -> int:
+    return (region.span - region.grow_at) // region.grow
+
+
+def _no_units(units: int | None) -> int:
+    if units:
+        raise UsageError(
+            "planning memory",
+            found=f"{units} units for a core without growing state",
+            required="no units",
+            hint="leave units out for this core",
+        )
+    return 0
+
+
+def _stated_units(core: Core, region: Region, units: int) -> int:
+    least, most = max(1, tested_units(core)), _most_units(region)
+    if not least <= units <= most:
+        raise UsageError(
+            "planning memory",
+            found=f"{units} units of {region.role}",
+            required=f"{least} (what the self-tests use) to {most} (what the region's {region.span} bytes hold)",
+            hint="state another number of units, or leave it out",
+        )
+    return units
+
+
+def _does_not_fit(
+    core: Core, budget: int, fixed: int, executables: int, margin: int, units: int, unit_bytes: int
+) -> OutOfMemoryError:
+    need = fixed + executables + margin + units * unit_bytes
+    return OutOfMemoryError(
+        f"planning memory for {core.model}",
+        found=f"{budget} bytes that may be used",
+        required=f"{need}: {fixed} for regions, {executables} for executables, {margin} margin, "
+        f"{units} units of {unit_bytes}",
+        hint="free memory, raise the limit, or state fewer units",
+    )

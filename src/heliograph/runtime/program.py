@@ -1,0 +1,283 @@
+"""A loaded core: named entries, their buffers, the model's state. The only thing that launches.
+
+::
+
+    with verify(path, Policy.local()) as verified, load(verified) as program:
+        shape = program.bucket("classify", rows=3)      # {"rows": 4}: the smallest bucket that holds three rows
+        program.write("classify", shape, "image", pixels)
+        program.run("classify", **shape)
+        scores = program.view("classify", shape, "scores").cast("f")
+
+Any thread may call any method. Runs happen one after the other, since the graphs of a core share their scratch; what
+a caller writes into a bucket's inputs while that bucket runs is the caller's affair. A call in a state that does not
+allow it, also while another thread closes the program, is a UsageError.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Buffer as Bytes
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+
+from heliograph._native import Device
+from heliograph.core.manifest import Bucket, Buffer, Core, Entry, Field
+from heliograph.errors import DeviceError, SelfTestError, UsageError
+from heliograph.runtime.gate import Gate, State, Use
+from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.selftest import clear_state, kept, self_test
+
+Shape = Mapping[str, int]
+
+
+class Program:
+    """Made by ``load``. Close it, or use it as a context; it must be closed before the verified core is."""
+
+    def __init__(self, loaded: Loaded, *, own_device: Device | None, tested: bool) -> None:
+        """``own_device`` is closed with the program. ``tested`` waives the self-tests (for measuring them)."""
+        self._loaded = loaded
+        self._own_device = own_device
+        self._waived = tested
+        self._passed: set[int] = set()
+        self._gate = Gate(loaded.verified.name)
+        self._order = threading.RLock()  # one run, self-test or reset at a time
+        self._entries = {entry.name: entry for entry in loaded.core.entries}
+        self._buckets = {
+            (entry.name, frozenset(bucket.shape)): bucket for entry in loaded.core.entries for bucket in entry.buckets
+        }
+        self.name = loaded.verified.name
+        self.digest = loaded.verified.digest
+        self.core: Core = loaded.core
+        self.plan = loaded.plan
+        self.phases: Mapping[str, int] = MappingProxyType({})
+
+    # ---- what is in it ------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> State:
+        return self._gate.state
+
+    @property
+    def units(self) -> int:
+        """Units of growing state (KV blocks) that were mapped, the padding unit 0 included."""
+        return self.plan.units
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        return MappingProxyType(self._entries)
+
+    def bucket(self, entry: str, /, **least: int) -> dict[str, int]:
+        """The shape of the smallest bucket that holds at least ``least`` of each dimension."""
+        buckets = self._entry(entry).buckets
+        for bucket in buckets:
+            shape = dict(bucket.shape)
+            if shape.keys() >= least.keys() and all(shape[name] >= extent for name, extent in least.items()):
+                return shape
+        raise UsageError(
+            f"choosing a bucket of {entry}",
+            found=_text(least),
+            required=f"at most {_text(dict(buckets[-1].shape))}",
+            hint="split the work, or capture a larger bucket",
+        )
+
+    def buffer(self, entry: str, shape: Shape, field: str) -> Buffer:
+        """Type, shape and size of an input or output."""
+        return self._loaded.buffer(self._field(self._bucket(entry, shape), entry, field))
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def view(self, entry: str, shape: Shape, field: str) -> memoryview:
+        """The bytes of an input or output, in place and writable. Release it before the program is closed."""
+        buffer = self.buffer(entry, shape, field)
+        with self._gate.call(Use.LOOK):
+            return self._loaded.memory.view(buffer.role, buffer.offset, buffer.size)
+
+    def read(self, entry: str, shape: Shape, field: str) -> bytes:
+        """A copy of an input or output."""
+        buffer = self.buffer(entry, shape, field)
+        with self._gate.call(Use.LOOK):
+            return self._loaded.memory.read(buffer.role, buffer.offset, buffer.size)
+
+    def write(self, entry: str, shape: Shape, field: str, data: Bytes) -> None:
+        """Fills an input; ``data`` has exactly its size."""
+        bucket = self._bucket(entry, shape)
+        place = self._field(bucket, entry, field)
+        buffer = self._loaded.buffer(place)
+        with memoryview(data) as view:
+            found = "an output" if place in bucket.outputs else f"{view.nbytes} bytes"
+        required = f"{buffer.size} bytes for an input"
+        if found != f"{buffer.size} bytes":
+            raise UsageError(
+                f"writing {field} of {entry}", found=found, required=required, hint=f"{buffer.dtype} {buffer.shape}"
+            )
+        with self._gate.call(Use.LAUNCH):
+            self._loaded.memory.write(buffer.role, buffer.offset, data)
+
+    def state(self, name: str) -> memoryview:
+        """A state by its name, in place and writable; of growing state all units, padding unit 0 first."""
+        found = next((b for b in self.core.buffers if b.role == "state" and b.name in (name, f"state/{name}")), None)
+        if found is None:
+            known = ", ".join(b.name.removeprefix("state/") for b in self.core.buffers if b.role == "state")
+            raise UsageError("looking up a state", found=repr(name), required=known or "none", hint="use its name")
+        size = found.size * self.units if found.grows else found.size
+        with self._gate.call(Use.LOOK):
+            return self._loaded.memory.view("state", found.offset, size)
+
+    def reset(self) -> None:
+        """As right after the load: state and inputs zero, persistent memory with its initial content."""
+        with self._gate.call(Use.LAUNCH), self._order:
+            self._loaded.drain()
+            clear_state(self._loaded, self.units)
+            self._loaded.memory.fill("io", 0, 0, self._loaded.memory.mapped("io"))
+
+    # ---- running ------------------------------------------------------------------------------------------------
+
+    def run(self, entry: str, /, **shape: int) -> None:
+        """Runs a bucket on its inputs and waits for its outputs. Its graphs pass their self-tests before."""
+        self.launch(entry, **shape)
+        self.drain()
+
+    def launch(self, entry: str, /, **shape: int) -> None:
+        """Submits a bucket and returns; launches run in the order in which they were submitted."""
+        bucket = self._bucket(entry, shape)
+        with self._gate.call(Use.LAUNCH), self._order, self._faults():
+            self._prepare(bucket)
+            self._loaded.launch(bucket)
+
+    def drain(self) -> None:
+        """Waits for everything that was launched."""
+        with self._gate.call(Use.LOOK), self._faults():
+            self._loaded.drain()
+
+    def prepare(self, entry: str, /, **shape: int) -> None:
+        """Builds and self-tests a bucket's graphs now instead of at its first run. State stays as it is."""
+        bucket = self._bucket(entry, shape)
+        with self._gate.call(Use.TEST), self._order, self._faults():
+            self._prepare(bucket)
+
+    def is_ready(self, entry: str, /, **shape: int) -> bool:
+        """Whether a run would begin at once."""
+        return self._tested(self._bucket(entry, shape))
+
+    def self_test(self, graph: int) -> bool:
+        """Runs one graph's self-test again; state stays as it is. A graph that fails must pass before its next run."""
+        if not 0 <= graph < len(self.core.graphs):
+            raise UsageError(
+                "running a self-test",
+                found=f"graph {graph}",
+                required=f"0 to {len(self.core.graphs) - 1}",
+                hint="graphs are numbered as in core.json",
+            )
+        with self._gate.call(Use.TEST), self._order, self._faults():
+            try:
+                self._test(graph)
+            except SelfTestError:
+                return False
+            return True
+
+    def _tested(self, bucket: Bucket) -> bool:
+        return all(segment.graph in self._passed for segment in bucket.segments)
+
+    def _prepare(self, bucket: Bucket) -> None:
+        for segment in bucket.segments:
+            if segment.graph not in self._passed:
+                if self._waived:
+                    self._loaded.catalogue.executable(segment.graph)
+                    self._passed.add(segment.graph)
+                else:
+                    self._test(segment.graph)
+
+    def _test(self, graph: int) -> None:
+        test = self.core.self_tests[graph]
+        self._passed.discard(graph)
+        self._loaded.drain()
+        for segment in self._loaded.bucket_of(graph).segments:
+            self._loaded.catalogue.executable(segment.graph)
+        with kept(self._loaded, test):
+            self_test(self._loaded, test)
+        self._passed.add(graph)
+
+    def _faults(self) -> _Faults:
+        return _Faults(self._gate)
+
+    # ---- life ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def open(self, phases: Mapping[str, int]) -> None:
+        """For ``load``: the program may be used from now on."""
+        self.phases = MappingProxyType(dict(phases))
+        self._gate.ready()
+
+    def close(self) -> None:
+        """Refuses new calls, waits for those under way, then gives everything back. Idempotent.
+
+        UsageError while a view is held, and the program is then as it was.
+        """
+        before = self._gate.begin_close()
+        if before is None:
+            return
+        try:
+            self._loaded.close()
+            if self._own_device is not None:
+                self._own_device.close()
+        except BaseException:
+            self._gate.end_close(before)
+            raise
+        self._gate.end_close(State.UNLOADED)
+
+    # ---- names --------------------------------------------------------------------------------------------------
+
+    def _entry(self, entry: str) -> Entry:
+        if entry not in self._entries:
+            raise UsageError(
+                "looking up an entry",
+                found=repr(entry),
+                required=" or ".join(sorted(self._entries)),
+                hint="use an entry of this core",
+            )
+        return self._entries[entry]
+
+    def _bucket(self, entry: str, shape: Shape) -> Bucket:
+        found = self._buckets.get((entry, frozenset(shape.items())))
+        if found is None:
+            shapes = ", ".join(_text(dict(bucket.shape)) for bucket in self._entry(entry).buckets)
+            raise UsageError(
+                f"looking up a bucket of {entry}",
+                found=_text(shape),
+                required=f"one of {shapes}",
+                hint="bucket() gives the smallest one that holds the work",
+            )
+        return found
+
+    def _field(self, bucket: Bucket, entry: str, name: str) -> Field:
+        for field in (*bucket.inputs, *bucket.outputs):
+            if field.name == name:
+                return field
+        raise UsageError(
+            f"looking up a field of {entry}",
+            found=repr(name),
+            required=" or ".join(field.name for field in (*bucket.inputs, *bucket.outputs)),
+            hint="use an input or output of this bucket",
+        )
+
+
+class _Faults:
+    """A device error leaves memory that nobody should trust: the program fails, and the error goes on."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, DeviceError):
+            self._gate.fail()
+
+
+def _text(shape: Shape) -> str:
+    return "{" + ", ".join(f"{name}: {extent}" for name, extent in shape.items()) + "}"

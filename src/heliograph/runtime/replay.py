@@ -1,0 +1,208 @@
+"""Verification replays: one try is one scratch pattern over all buckets, in a process of its own.
+
+Every graph is rebuilt, compared, instantiated, replayed on the inputs of its self-test and given back before the next
+one, so a catalogue whose executables do not fit the device together can be checked. Before each replay what a graph
+must not depend on is filled: scratch with the pattern, and with ``poison`` also padding rows of inputs, outputs and
+the padding unit of growing state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from blake3 import blake3
+
+from heliograph._native import Executable
+from heliograph.core.manifest import Bucket, Digest, Field, Record
+from heliograph.core.report import Counter, GraphReport, Narrowed, Padding, Phase
+from heliograph.errors import DriverError
+from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.numbers import has_nan
+from heliograph.runtime.selftest import prepare_state, state_digest
+
+POISON = 0xFF  # a NaN as a float, -1 as an integer
+
+
+class FieldRun(Record, frozen=True, kw_only=True):
+    """One output after a replay: its digest over real rows, and over all of them."""
+
+    name: str
+    real: Digest
+    whole: Digest
+    nan: bool  # in a real row
+
+
+class CaseRun(Record, frozen=True, kw_only=True):
+    graph: int
+    case: int
+    fields: tuple[FieldRun, ...]
+    outputs: Digest  # over all fields, as in core.json
+    state: Digest
+
+
+class TryRun(Record, frozen=True, kw_only=True):
+    """What one try's process tells its parent."""
+
+    cases: tuple[CaseRun, ...]
+    graphs: tuple[GraphReport, ...]
+    written: tuple[Narrowed, ...]  # constants that a replay wrote
+    counters: tuple[Counter, ...]
+    device: Mapping[str, int]
+    phases: tuple[Phase, ...]
+    peak_host_bytes: int
+    peak_device_bytes: int
+    torch_loaded: bool
+    core_digest: str
+
+
+class Replayer:
+    """Replays buckets of a loaded core. ``fill`` puts scratch into its condition before each replay; ``at(graph,
+    case)`` is told what comes next. With ``poison`` also what belongs to no real row holds nothing of use."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        padding: Sequence[Padding],
+        fill: Callable[[], None],
+        *,
+        poison: bool = False,
+        at: Callable[[int, int], None] = lambda graph, case: None,
+    ) -> None:
+        self._loaded = loaded
+        self._fill_scratch = fill
+        self._poison = poison
+        self._at = at
+        self._real = {(row.graph, row.case, row.output, row.field): row for row in padding}
+
+    def run_all(self, *, leftovers: bool = False) -> tuple[list[CaseRun], list[GraphReport]]:
+        """Every case of every graph; results ascend by graph and case.
+
+        For left-overs all buckets run once, then all again backwards: what each finds in scratch is what others left.
+        """
+        numbers = list(range(len(self._loaded.core.graphs)))
+        if leftovers:
+            for graph in numbers:
+                self.run_graph(graph, cases=1)
+            numbers.reverse()
+        cases, reports = [], []
+        for graph in numbers:
+            runs, report = self.run_graph(graph)
+            cases += runs
+            reports.append(report)
+        cases.sort(key=lambda run: (run.graph, run.case))
+        reports.sort(key=lambda report: report.graph)
+        return cases, reports
+
+    def run_graph(self, graph: int, *, cases: int | None = None) -> tuple[list[CaseRun], GraphReport]:
+        """Builds a graph, replays its first ``cases`` cases (all if left out) and gives the executable back."""
+        report, executable = build(self._loaded, graph)
+        self._loaded.catalogue.keep(graph, executable)
+        try:
+            return self.replay(graph, cases=cases), report
+        finally:
+            self._loaded.catalogue.release(graph)
+
+    def replay(self, graph: int, *, cases: int | None = None) -> list[CaseRun]:
+        """The cases of a built graph, from the state that a self-test starts with."""
+        test = self._loaded.core.self_tests[graph]
+        prepare_state(self._loaded, test.units)
+        region = self._loaded.growing
+        if self._poison and region is not None and test.units:
+            self._loaded.memory.fill(region.role, region.grow_at, POISON, region.grow)
+        return [self._run_case(graph, case, test.units) for case in range(len(test.cases[:cases]))]
+
+    def _run_case(self, graph: int, case: int, units: int) -> CaseRun:
+        loaded, bucket = self._loaded, self._loaded.bucket_of(graph)
+        self._fill_scratch()
+        loaded.write_inputs(bucket, loaded.verified.blob(loaded.core.self_tests[graph].cases[case].inputs))
+        for field in bucket.inputs:
+            row = self._real.get((graph, case, False, field.name))
+            if self._poison and row is not None and row.poison:
+                self._fill(field, row.real_bytes, POISON)
+        for field in bucket.outputs:
+            self._fill(field, 0, POISON if self._poison else 0)
+        self._at(graph, case)
+        loaded.launch(bucket)
+        loaded.drain()
+        return self._result(graph, case, bucket, units)
+
+    def _fill(self, field: Field, begin: int, value: int) -> None:
+        buffer = self._loaded.buffer(field)
+        self._loaded.memory.fill(buffer.role, buffer.offset + begin, value, buffer.size - begin)
+
+    def _result(self, graph: int, case: int, bucket: Bucket, units: int) -> CaseRun:
+        whole = blake3()
+        fields = []
+        for field, data in zip(bucket.outputs, self._loaded.read_fields(bucket.outputs), strict=True):
+            row = self._real.get((graph, case, True, field.name))
+            real = data if row is None else data[: row.real_bytes]
+            whole.update(data)
+            fields.append(
+                FieldRun(
+                    name=field.name,
+                    real=blake3(real).hexdigest(),
+                    whole=blake3(data).hexdigest(),
+                    nan=has_nan(real, self._loaded.buffer(field).dtype),
+                )
+            )
+        state = state_digest(self._loaded, units)
+        return CaseRun(graph=graph, case=case, fields=tuple(fields), outputs=whole.hexdigest(), state=state)
+
+
+def build(loaded: Loaded, graph: int) -> tuple[GraphReport, Executable]:
+    """Rebuilds and instantiates one graph; the report says what of it is as recorded."""
+    core, catalogue = loaded.core, loaded.catalogue
+    template = catalogue.build(graph)
+    try:
+        stated = core.graphs[graph]
+        counters = (
+            Counter(name="nodes", recorded=stated.nodes, rebuilt=template.node_count),
+            Counter(name="edges", recorded=stated.edges, rebuilt=template.edge_count),
+        )
+        try:
+            catalogue.compare(template, graph)
+            same = True
+        except DriverError:
+            same = False
+        start = time.perf_counter_ns()
+        executable = template.instantiate(stated.flags)
+        spent = time.perf_counter_ns() - start
+    finally:
+        template.close()
+    report = GraphReport(
+        graph=graph,
+        counters=counters,
+        same_order=same,
+        flags=executable.flags,
+        device_bytes=executable.device_bytes,
+        host_bytes=executable.host_bytes,
+        instantiate_nanoseconds=spent,
+    )
+    return report, executable
+
+
+class Constants:
+    """Proves that no replay writes to ``constants``: their bytes before and after, buffer by buffer."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._buffers = [buffer for buffer in loaded.core.buffers if buffer.role == "constants"]
+        self._before = [loaded.memory.read("constants", buffer.offset, buffer.size) for buffer in self._buffers]
+
+    def written(self) -> tuple[Narrowed, ...]:
+        """The buffers that changed; they must become persistent."""
+        found = []
+        for buffer, before in zip(self._buffers, self._before, strict=True):
+            if self._loaded.memory.read("constants", buffer.offset, buffer.size) != before:
+                found.append(
+                    Narrowed(
+                        role="constants",
+                        offset=buffer.offset,
+                        size=buffer.size,
+                        becomes="persistent",
+                        buffer=buffer.name,
+                        content=before,
+                    )
+                )
+        return tuple(found)

@@ -1,0 +1,116 @@
+"""A graph's self-test: its stored inputs are run and the results compared with those that the checker recorded.
+
+Before the first case the fixed part of ``state`` is zero, its first units hold the test pattern and ``persistent``
+has its initial content; nothing is set back between the cases. Outputs are zeroed before each case. Unit 0 of growth
+is padding, where rows of no request may write in any order: it is left out of the digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from heliograph.core.manifest import Bucket, Case, SelfTest
+from heliograph.errors import SelfTestError
+from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.patterns import state_pattern
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """BLAKE3 over all outputs in the order of the bucket's fields, and over ``state``."""
+
+    outputs: str
+    state: str
+
+
+def run_case(loaded: Loaded, bucket: Bucket, inputs: bytes, units: int) -> CaseResult:
+    """One replay of a bucket whose graphs are built."""
+    loaded.write_inputs(bucket, inputs)
+    for field in bucket.outputs:
+        buffer = loaded.buffer(field)
+        loaded.memory.fill(buffer.role, buffer.offset, 0, buffer.size)
+    loaded.launch(bucket)
+    loaded.drain()
+    outputs = blake3()
+    for data in loaded.read_fields(bucket.outputs):
+        outputs.update(data)
+    return CaseResult(outputs.hexdigest(), state_digest(loaded, units))
+
+
+def state_digest(loaded: Loaded, units: int) -> str:
+    """BLAKE3 over the fixed part of ``state``, then over units 1 to ``units - 1`` of growth."""
+    digest = blake3()
+    region, memory = loaded.growing, loaded.memory
+    if size := fixed_state(loaded):
+        with memory.view("state", 0, size) as fixed:
+            digest.update(fixed)
+    if region is not None and units > 1:
+        with memory.view(region.role, region.grow_at + region.grow, region.grow * (units - 1)) as used:
+            digest.update(used)
+    return digest.hexdigest()
+
+
+def fixed_state(loaded: Loaded) -> int:
+    """Bytes of ``state`` that do not grow."""
+    return next((region.size for region in loaded.core.regions if region.role == "state"), 0)
+
+
+def prepare_state(loaded: Loaded, units: int) -> None:
+    """What every self-test starts from."""
+    loaded.memory.fill("state", 0, 0, fixed_state(loaded))
+    region = loaded.growing
+    if region is not None and units:
+        dtype = next(buffer.dtype for buffer in loaded.core.buffers if buffer.grows)
+        loaded.memory.write(region.role, region.grow_at, state_pattern(dtype, region.grow * units))
+    loaded.restore_initial("persistent")
+
+
+def clear_state(loaded: Loaded, units: int) -> None:
+    """Zeroes what a self-test touched."""
+    loaded.memory.fill("state", 0, 0, fixed_state(loaded))
+    region = loaded.growing
+    if region is not None and units:
+        loaded.memory.fill(region.role, region.grow_at, 0, region.grow * units)
+    loaded.restore_initial("persistent")
+
+
+def self_test(loaded: Loaded, test: SelfTest) -> None:
+    """Runs every case; SelfTestError names graph, case and what differs. State is left as the cases left it."""
+    bucket = loaded.bucket_of(test.graph)
+    prepare_state(loaded, test.units)
+    for number, case in enumerate(test.cases):
+        result = run_case(loaded, bucket, loaded.verified.blob(case.inputs), test.units)
+        _compare(loaded.core.graphs[test.graph].name, number, result, case)
+
+
+def _compare(graph: str, number: int, result: CaseResult, case: Case) -> None:
+    for what, found, required in (("outputs", result.outputs, case.outputs), ("state", result.state, case.state)):
+        if found != required:
+            raise SelfTestError(
+                f"self-test of {graph}, case {number}",
+                found=f"{what} with BLAKE3 {found}",
+                required=required,
+                hint="do not use this core here: verify it, and compare this machine with the one in its record",
+            )
+
+
+@contextmanager
+def kept(loaded: Loaded, test: SelfTest) -> Iterator[None]:
+    """Puts back what a self-test between two launches disturbs: state, persistent memory, inputs and outputs."""
+    spans = [("state", 0, fixed_state(loaded)), ("persistent", 0, loaded.memory.mapped("persistent"))]
+    region = loaded.growing
+    if region is not None:
+        spans.append((region.role, region.grow_at, region.grow * test.units))
+    bucket = loaded.bucket_of(test.graph)
+    buffers = [loaded.buffer(field) for field in (*bucket.inputs, *bucket.outputs)]
+    spans += [(buffer.role, buffer.offset, buffer.size) for buffer in buffers]
+    before = [(role, offset, loaded.memory.read(role, offset, size)) for role, offset, size in spans if size]
+    try:
+        yield
+    finally:
+        for role, offset, data in before:
+            loaded.memory.write(role, offset, data)

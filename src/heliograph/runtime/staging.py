@@ -1,0 +1,128 @@
+"""Weights from their files straight into their region, by several threads, checked where they lie.
+
+A thread takes the next 4 MiB chunk of the region image; ``VerifiedCore.read_chunk`` reads it into the region itself
+and hashes the region's bytes. What was checked is what the graphs will read, and a file that changes after its bytes
+were copied changes nothing. There is no buffer between file and region, so a load needs no memory beyond the region.
+``preadv`` and BLAKE3 release the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from heliograph.core.format import CHUNK_BYTES
+from heliograph.core.layout import chunk_count, chunk_pieces
+from heliograph.core.manifest import Slice, Weights
+from heliograph.errors import TamperedError
+
+MAX_THREADS = 8
+
+
+class WeightSource(Protocol):
+    """What staging needs of a verified core."""
+
+    def read_chunk(self, chunk: int, into: memoryview) -> int: ...
+    def open_weights(self, slice: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What was done, for the log."""
+
+    bytes_read: int
+    threads: int
+
+
+def staging_threads(requested: int = 0) -> int:
+    """Threads to stage with: as many as this process may run on, at most eight."""
+    return requested or min(MAX_THREADS, len(os.sched_getaffinity(0)))
+
+
+class Staging:
+    """One pass over the weights. ``start`` returns at once; ``finish`` waits and raises what went wrong first."""
+
+    def __init__(
+        self, source: WeightSource, weights: Weights, target: memoryview, *, threads: int = 0, check: bool = True
+    ) -> None:
+        """``target`` is the weights region from its base, writable; it is released when the pass ends.
+
+        ``check=False`` leaves the digests out. It exists to measure what they cost and has no other user.
+        """
+        self._source = source
+        self._weights = weights
+        self._target = target
+        self._check = check
+        self._chunks = chunk_count(weights.size)
+        self._next = self._bytes = 0
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        count = min(staging_threads(threads), self._chunks)
+        self._threads = [threading.Thread(target=self._work, name=f"staging-{i}", daemon=True) for i in range(count)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> Staged:
+        """Waits for the last chunk. Raises TamperedError or the file system's error; the region is then worthless."""
+        self._join()
+        if self._failure is not None:
+            raise self._failure
+        return Staged(self._bytes, len(self._threads))
+
+    def abandon(self) -> None:
+        """Stops after the chunks in hand; nothing touches the region afterwards. Idempotent."""
+        with self._lock:
+            self._next = self._chunks
+        self._join()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        self._target.release()
+
+    def _work(self) -> None:
+        try:
+            while (chunk := self._take()) is not None:
+                self._stage(chunk)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
+            with self._lock:
+                self._failure = self._failure or error
+                self._next = self._chunks
+
+    def _take(self) -> int | None:
+        with self._lock:
+            if self._next >= self._chunks:
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def _stage(self, chunk: int) -> None:
+        begin = chunk * CHUNK_BYTES
+        with self._target[begin : min(begin + CHUNK_BYTES, self._weights.size)] as into:
+            if self._check:
+                count = self._source.read_chunk(chunk, into)
+            else:
+                count = _read_unchecked(self._source, self._weights.slices, chunk, self._weights.size, into)
+        with self._lock:
+            self._bytes += count
+
+
+def _read_unchecked(source: WeightSource, slices: Sequence[Slice], chunk: int, size: int, into: memoryview) -> int:
+    done = 0
+    for piece in chunk_pieces(slices, chunk, size):
+        with into[done : done + piece.size] as part:
+            if os.preadv(source.open_weights(piece.slice), [part], piece.at) != piece.size:
+                raise TamperedError(
+                    "reading weights",
+                    found=f"slice {piece.slice} ends before byte {piece.at + piece.size}",
+                    required=f"{slices[piece.slice].size} bytes",
+                    hint="the file was cut short: get the core again",
+                )
+        done += piece.size
+    return done
