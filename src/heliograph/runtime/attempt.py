@@ -105,17 +105,19 @@ class Attempt:
             contents = [loaded.memory.read("scratch", begin, end - begin) for begin, end in ranges]
             run(0, 0)
             names = ScratchNames(loaded, graph)
-            found = [
-                Narrowed(
-                    role="scratch",
-                    offset=begin,
-                    size=end - begin,
-                    becomes="constants" if loaded.memory.read("scratch", begin, end - begin) == content else "persistent",
-                    buffer=names.at(begin),
-                    content=content,
+            found = []
+            for (begin, end), content in zip(ranges, contents, strict=True):
+                kept = loaded.memory.read("scratch", begin, end - begin) == content
+                found.append(
+                    Narrowed(
+                        role="scratch",
+                        offset=begin,
+                        size=end - begin,
+                        becomes="constants" if kept else "persistent",
+                        buffer=names.at(begin),
+                        content=content,
+                    )
                 )
-                for (begin, end), content in zip(ranges, contents, strict=True)
-            ]
             return NarrowRun(narrowed=tuple(found))
 
     def _image(self, loaded: Loaded, scratch: Scratch, pattern: Pattern, graph: int) -> Pattern | bytes:
