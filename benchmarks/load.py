@@ -1,0 +1,157 @@
+"""What a load costs, phase by phase, with and without checks (chunk digests, self-tests).
+
+    python benchmarks/load.py [CORE] [--runs 5] [--cache warm|cold] [--ready all|first]
+
+CORE is by default the newest of `make demo`. Every load is a fresh process; the clock starts before it is started.
+Sides alternate A B B A. The page cache is put into the stated condition before each load: warm reads every file of the
+core, cold drops its pages. Medians over the runs; a run whose interquartile spread is above 15 % is not valid. The last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from heliograph.core.policy import Policy
+from heliograph.core.verify import verify
+from heliograph.runtime.load import load
+
+ROOT = Path(__file__).parent.parent
+SIDES = ("checked", "unchecked")
+
+
+def child(core: Path, check: bool, ready: str) -> None:
+    """One load, in the process that the parent started."""
+    begun = time.time_ns()
+    with verify(core, Policy.local()) as verified:
+        verified_at = time.time_ns()
+        with load(verified, ready="first" if ready == "first" else "all", check=check) as program:
+            done = time.time_ns()
+            phases = {"verify": verified_at - begun, **program.phases}
+            print(json.dumps({"phases": phases, "begun_at": begun, "ready_at": done}))
+
+
+def set_cache(core: Path, condition: str) -> None:
+    for path in core.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                if condition == "cold":
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                else:
+                    while file.read(8 << 20):
+                        pass
+
+
+def one(python: Path, core: Path, side: str, ready: str) -> dict[str, int]:
+    command = [python, __file__, str(core), "--child", side, "--ready", ready]
+    start = time.time_ns()
+    run = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    result = json.loads(run.stdout)
+    started = result["begun_at"] - start
+    return {"start, imports": started, **result["phases"], "process start to ready": result["ready_at"] - start}
+
+
+def measure(python: Path, core: Path, runs: int, cache: str, ready: str) -> dict[str, list[dict[str, int]]]:
+    measured: dict[str, list[dict[str, int]]] = {side: [] for side in SIDES}
+    for number in range(runs):
+        for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+            set_cache(core, cache)
+            measured[side].append(one(python, core, side, ready))
+    return measured
+
+
+def spread(values: list[int]) -> float:
+    """Interquartile range over the median."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return (high - low) / middle
+
+
+def report(core: Path, measured: dict[str, list[dict[str, int]]], arguments: argparse.Namespace, load1: float) -> bool:
+    medians = {
+        side: {phase: int(statistics.median(run[phase] for run in runs)) for phase in runs[0]}
+        for side, runs in measured.items()
+    }
+    spreads = {side: spread([run["process start to ready"] for run in runs]) for side, runs in measured.items()}
+    print(f"{core.name}, {arguments.cache} page cache, ready={arguments.ready}, medians of {arguments.runs}, ms")
+    print(f"{'phase':>24} {'checked':>10} {'unchecked':>10}")
+    for phase in medians["checked"]:
+        left, right = (medians[side].get(phase, 0) / 1e6 for side in SIDES)
+        print(f"{phase:>24} {left:10.1f} {right:10.1f}")
+    core_json = json.loads((core / "core.json").read_text())
+    valid = max(spreads.values()) <= 0.15
+    print(
+        json.dumps(
+            {
+                "benchmark": "load",
+                "ok": valid,
+                "valid": valid,
+                "core": core.name,
+                "weights_bytes": core_json["weights"]["size"],
+                "nodes": sum(graph["nodes"] for graph in core_json["graphs"]),
+                "page_cache": arguments.cache,
+                "ready": arguments.ready,
+                "runs": arguments.runs,
+                "median_ns": medians,
+                "interquartile_spread": {side: round(value, 4) for side, value in spreads.items()},
+                "processor": processor(),
+                "processors": len(os.sched_getaffinity(0)),
+                "governor": governor(),
+                "load_at_start": load1,
+                "kernel": platform.release(),
+                "python": platform.python_version(),
+                "commit": subprocess.run(
+                    ["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True
+                ).stdout.strip(),
+            }
+        )
+    )
+    return valid
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def governor() -> str:
+    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return path.read_text().strip() if path.exists() else "not stated by the machine"
+
+
+def newest() -> Path:
+    cores = [path for path in (ROOT / "build" / "demo").glob("[!.]*") if (path / "core.json").is_file()]
+    if not cores:
+        sys.exit("no core in build/demo: run make demo, or name a core")
+    return max(cores, key=lambda path: (path / "core.json").stat().st_mtime)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("core", type=Path, nargs="?")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--cache", choices=["warm", "cold"], default="warm")
+    parser.add_argument("--ready", choices=["all", "first"], default="first")
+    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    core = arguments.core or newest()
+    if arguments.child:
+        child(core, arguments.child == "checked", arguments.ready)
+        return 0
+    load1 = os.getloadavg()[0]
+    serve = ROOT / ".venv-serve" / "bin" / "python"
+    python = serve if serve.is_file() else Path(sys.executable)
+    one(python, core, "checked", arguments.ready)  # compiled bytecode is there for all
+    measured = measure(python, core, max(2, arguments.runs), arguments.cache, arguments.ready)
+    return 0 if report(core, measured, arguments, load1) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
