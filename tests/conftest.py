@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+pytest_plugins = ["fake_cuda.fixtures"]
 
 
 @pytest.fixture(scope="session")

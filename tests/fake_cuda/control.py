@@ -1,0 +1,89 @@
+"""The fake CUDA driver, as tests steer and read it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+from .build import cuda_headers
+
+_HEADER = (cuda_headers() / "cuda.h").read_text(encoding="utf-8", errors="replace")
+CODES = {name: int(code) for name, code in re.findall(r"^\s+(CUDA_ERROR_\w+)\s*=\s*(\d+)", _HEADER, re.MULTILINE)}
+KINDS = (
+    "contexts", "modules", "graphs", "executables", "streams", "events", "reservations", "allocations", "mappings",
+    "captures",
+)  # fmt: skip
+# Functions as the fake's kernels.cpp knows them; `mixed` does nothing and has a hole in its parameters.
+IMAGE = b"fake-image sm_90\ncount 0:8\nspin 0:4\nmixed 0:1 4:12 16:2 24:8\nnothing\n"
+
+
+class FakeCuda:
+    """One library in this process; ``reset`` forgets what an earlier test set."""
+
+    def __init__(self, library: Path) -> None:
+        self.path = library
+        self._c = ctypes.CDLL(str(library))
+        self._c.fake_live.restype = self._c.fake_memory_in_use.restype = ctypes.c_uint64
+        self._c.fake_destroyed_in_flight.restype = ctypes.c_uint64
+        self._c.fake_misuse.restype = self._c.fake_log.restype = ctypes.c_char_p
+
+    def reset(self) -> None:
+        self._c.fake_reset()
+
+    def fail(self, call: str, code: str, nth: int = 1) -> None:
+        """The n-th call from now returns the code; 0: every call."""
+        self._c.fake_fail(call.encode(), nth, CODES[code])
+
+    def heal(self, call: str) -> None:
+        self._c.fake_heal(call.encode())
+
+    def fault_kernel(self, name: str, code: str) -> None:
+        """The kernel faults when it runs; the error sticks to its context."""
+        self._c.fake_fault_kernel(name.encode(), CODES[code])
+
+    def limit_memory(self, total: int) -> None:
+        self._c.fake_memory_limit(ctypes.c_uint64(total))
+
+    def memory_in_use(self) -> int:
+        return int(self._c.fake_memory_in_use())
+
+    def kernel_time(self, microseconds: int) -> None:
+        """How long each kernel runs that does not say so itself (as `spin` does)."""
+        self._c.fake_kernel_time(microseconds)
+
+    def driver_version(self, version: int) -> None:
+        self._c.fake_driver_version(version)
+
+    def hide(self, entry: str) -> None:
+        self._c.fake_hide(entry.encode())
+
+    def ignore_hints(self, count: int) -> None:
+        """The next address reservations go elsewhere."""
+        self._c.fake_ignore_hints(count)
+
+    def report_flags(self, flags: int) -> None:
+        """What executables say their flags are, whatever they were made with."""
+        self._c.fake_report_flags(flags)
+
+    def reset_context(self, device: int = 0) -> None:
+        """Someone in this process resets the primary context."""
+        self._c.fake_reset_context(device)
+
+    def calls(self, name: str) -> int:
+        return int(self._c.fake_calls(name.encode()))
+
+    def live(self) -> dict[str, int]:
+        """The kinds of objects of which any are alive, with their number."""
+        counts = {kind: int(self._c.fake_live(kind.encode())) for kind in KINDS}
+        return {kind: count for kind, count in counts.items() if count}
+
+    def destroyed_in_flight(self) -> int:
+        """Executables destroyed while their launches ran."""
+        return int(self._c.fake_destroyed_in_flight())
+
+    def misuse(self) -> str:
+        return str(self._c.fake_misuse().decode())
+
+    def log(self) -> list[str]:
+        return str(self._c.fake_log().decode()).splitlines()

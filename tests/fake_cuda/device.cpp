@@ -1,0 +1,98 @@
+// Devices and contexts.
+#include "state.h"
+
+#define CUDA_ENTRY extern "C" CUresult CUDAAPI
+
+namespace fake {
+
+CUDA_ENTRY cuInit(unsigned flags) {
+  FAKE_CALL(cuInit);
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  s.initialised = true;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuDriverGetVersion(int *version) {
+  FAKE_CALL(cuDriverGetVersion);
+  *version = s.driver_version;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuDeviceGetCount(int *count) {
+  FAKE_CALL(cuDeviceGetCount);
+  *count = s.devices;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuDeviceGet(CUdevice *device, int ordinal) {
+  FAKE_CALL(cuDeviceGet);
+  if (ordinal < 0 || ordinal >= s.devices) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
+  FAKE_CALL(cuDeviceGetAttribute);
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUDA_ENTRY cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
+  FAKE_CALL(cuDevicePrimaryCtxRetain);
+  Context *&context = s.primary[device];
+  if (!context || context->gone) {
+    context = new Context{device, s.next_id++};
+    s.contexts.insert(context);
+  }
+  ++context->retained;
+  *out = reinterpret_cast<CUcontext>(context);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuDevicePrimaryCtxRelease(CUdevice device) {
+  FAKE_CALL(cuDevicePrimaryCtxRelease);
+  Context *context = s.primary[device];
+  if (!context || !context->retained) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--context->retained == 0) context->gone = true;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuCtxGetId(CUcontext handle, unsigned long long *id) {
+  FAKE_CALL(cuCtxGetId);
+  auto *context = reinterpret_cast<Context *>(handle);
+  if (!s.contexts.count(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->gone) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *id = context->id;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuCtxPushCurrent(CUcontext handle) {
+  FAKE_CALL(cuCtxPushCurrent);
+  auto *context = reinterpret_cast<Context *>(handle);
+  if (!s.contexts.count(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->gone) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  current().push_back(context);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuCtxPopCurrent(CUcontext *out) {
+  FAKE_CALL(cuCtxPopCurrent);
+  if (current().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *out = reinterpret_cast<CUcontext>(current().back());
+  current().pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuCtxSynchronize() {
+  FAKE_CONTEXT_CALL(cuCtxSynchronize);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  Time last{};
+  for (const auto &[handle, stream] : s.streams)
+    if (stream.context == context) last = std::max(last, stream.ready);
+  return wait_until(context, last);
+}
+
+}  // namespace fake

@@ -1,0 +1,28 @@
+"""The fake CUDA driver for a test: built once, clean at the start, and nothing left in it at the end."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from .build import fake_cuda_library
+from .control import FakeCuda
+
+
+@pytest.fixture(scope="session")
+def fake_cuda_session() -> FakeCuda:
+    return FakeCuda(fake_cuda_library())
+
+
+@pytest.fixture
+def fake_cuda(fake_cuda_session: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """Opens CudaDevice through the fake. Afterwards no object may be alive in it and none may have been misused."""
+    fake_cuda_session.reset()
+    monkeypatch.setenv("HELIOGRAPH_LIBCUDA", str(fake_cuda_session.path))
+    yield fake_cuda_session
+    gc.collect()
+    assert fake_cuda_session.live() == {}
+    assert fake_cuda_session.misuse() == ""
+    assert fake_cuda_session.destroyed_in_flight() == 0

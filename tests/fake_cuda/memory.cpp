@@ -1,0 +1,168 @@
+// Reserved addresses, physical allocations, mappings. "Device memory" is memory of this process at the same address.
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "state.h"
+
+#define CUDA_ENTRY extern "C" CUresult CUDAAPI
+
+namespace fake {
+namespace {
+
+constexpr uint64_t kGranularity = 2ull << 20;
+
+uint64_t reserve_pages(uint64_t address, uint64_t size, int flags) {
+  void *got = mmap(reinterpret_cast<void *>(address), size, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+  return got == MAP_FAILED ? 0 : reinterpret_cast<uint64_t>(got);
+}
+
+}  // namespace
+
+CUresult accessible(uint64_t address, uint64_t size, bool write) {
+  State &s = state();
+  while (size) {
+    auto at = s.mappings.upper_bound(address);
+    if (at == s.mappings.begin()) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    --at;
+    const Mapping &mapping = at->second;
+    if (address >= at->first + mapping.size || !(write ? mapping.writable : mapping.readable))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const uint64_t step = std::min(size, at->first + mapping.size - address);
+    address += step;
+    size -= step;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemGetInfo_v2(size_t *free, size_t *total) {
+  FAKE_CONTEXT_CALL(cuMemGetInfo);
+  const uint64_t used = memory_in_use();
+  *total = s.memory_limit;
+  *free = used < s.memory_limit ? s.memory_limit - used : 0;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
+                                         CUmemAllocationGranularity_flags) {
+  FAKE_CALL(cuMemGetAllocationGranularity);
+  if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = kGranularity;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t, CUdeviceptr hint, unsigned long long flags) {
+  FAKE_CONTEXT_CALL(cuMemAddressReserve);
+  if (!size || size % kGranularity || flags) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t given = 0;
+  if (s.ignored_hints > 0)
+    --s.ignored_hints;
+  else if (hint)
+    given = reserve_pages(hint, size, MAP_FIXED_NOREPLACE);
+  if (!given) given = reserve_pages(0, size, 0);
+  if (!given) return CUDA_ERROR_OUT_OF_MEMORY;
+  s.reservations[given] = size;
+  *out = given;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemAddressFree(CUdeviceptr address, size_t size) {
+  FAKE_CONTEXT_CALL(cuMemAddressFree);
+  const auto at = s.reservations.find(address);
+  if (at == s.reservations.end() || at->second != size) return CUDA_ERROR_INVALID_VALUE;
+  const auto inside = s.mappings.lower_bound(address);
+  if (inside != s.mappings.end() && inside->first < address + size) return CUDA_ERROR_INVALID_VALUE;
+  munmap(reinterpret_cast<void *>(address), size);
+  s.reservations.erase(at);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop,
+                       unsigned long long flags) {
+  FAKE_CONTEXT_CALL(cuMemCreate);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  if (!size || size % kGranularity || flags || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (memory_in_use() + size > s.memory_limit) return CUDA_ERROR_OUT_OF_MEMORY;
+  *out = new_handle();
+  s.allocations[*out] = size;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemRelease(CUmemGenericAllocationHandle handle) {
+  FAKE_CONTEXT_CALL(cuMemRelease);
+  if (s.allocations.erase(handle)) return CUDA_SUCCESS;
+  misuse("release of a released allocation");
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_ENTRY cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                    unsigned long long flags) {
+  FAKE_CONTEXT_CALL(cuMemMap);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  const auto allocation = s.allocations.find(handle);
+  if (allocation == s.allocations.end() || offset || flags || size != allocation->second)
+    return CUDA_ERROR_INVALID_VALUE;
+  auto around = s.reservations.upper_bound(address);
+  if (around == s.reservations.begin()) return CUDA_ERROR_INVALID_VALUE;
+  --around;
+  if (address + size > around->first + around->second) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto &[at, mapping] : s.mappings)
+    if (at < address + size && address < at + mapping.size) return CUDA_ERROR_INVALID_VALUE;
+  void *page = mmap(reinterpret_cast<void *>(address), size, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (page == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  // As on a device: what is there at first is left over from someone else.
+  std::memset(page, 0xA5, std::min<size_t>(size, 4096));
+  s.mappings[address] = {size, handle};
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemUnmap(CUdeviceptr address, size_t size) {
+  FAKE_CONTEXT_CALL(cuMemUnmap);
+  const auto at = s.mappings.find(address);
+  if (at == s.mappings.end() || at->second.size != size) return CUDA_ERROR_INVALID_VALUE;
+  mmap(reinterpret_cast<void *>(address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+       -1, 0);
+  s.mappings.erase(at);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
+  FAKE_CONTEXT_CALL(cuMemSetAccess);
+  const auto at = s.mappings.find(address);
+  if (at == s.mappings.end() || at->second.size != size || count != 1) return CUDA_ERROR_INVALID_VALUE;
+  at->second.readable = access->flags & CU_MEM_ACCESS_FLAGS_PROT_READ;
+  at->second.writable = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size) {
+  FAKE_CONTEXT_CALL(cuMemcpyHtoD);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  if (accessible(to, size, true) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(reinterpret_cast<void *>(to), from, size);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
+  FAKE_CONTEXT_CALL(cuMemcpyDtoH);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  if (accessible(from, size, false) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(to, reinterpret_cast<const void *>(from), size);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t size) {
+  FAKE_CONTEXT_CALL(cuMemsetD8);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  if (accessible(to, size, true) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (value == 0 && size >= kGranularity && size % 4096 == 0)
+    madvise(reinterpret_cast<void *>(to), size, MADV_DONTNEED);  // zero pages, however large
+  else
+    std::memset(reinterpret_cast<void *>(to), value, size);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fake

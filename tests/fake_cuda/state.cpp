@@ -1,0 +1,83 @@
+#include "state.h"
+
+namespace fake {
+
+State &state() {
+  static State *all = new State;  // never destroyed: calls may come while the process exits
+  return *all;
+}
+
+std::vector<Context *> &current() {
+  thread_local std::vector<Context *> stack;
+  return stack;
+}
+
+Call::Call(const char *name) : lock_(state().mutex) {
+  State &s = state();
+  advance();
+  ++s.calls[name];
+  if (!s.initialised && std::string(name) != "cuInit") refused = CUDA_ERROR_NOT_INITIALIZED;
+  const auto fault = s.faults.find(name);
+  if (fault == s.faults.end()) return;
+  const bool every = fault->second.nth == 0;
+  if (!every && --fault->second.nth > 0) return;
+  refused = fault->second.code;
+  if (!every) s.faults.erase(fault);
+}
+
+CUresult usable(const Context *context) {
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->gone) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return context->sticky;
+}
+
+uintptr_t new_handle() { return state().next_handle += 0x10; }
+void misuse(const std::string &text) { state().misuse += text + "\n"; }
+void note(const std::string &line) { state().log += line + "\n"; }
+
+void advance() {
+  State &s = state();
+  const Time now = Clock::now();
+  while (!s.pending.empty() && s.pending.begin()->first.first <= now) {
+    Operation operation = std::move(s.pending.begin()->second);
+    s.pending.erase(s.pending.begin());
+    if (usable(operation.context) == CUDA_SUCCESS) operation.context->sticky = operation.effect();
+  }
+}
+
+Time enqueue(Context *context, Time start, std::chrono::microseconds duration, std::function<CUresult()> effect) {
+  const Time done = std::max(start, Clock::now()) + duration;
+  state().pending[{done, state().sequence++}] = {context, std::move(effect)};
+  return done;
+}
+
+CUresult wait_until(Context *context, Time when) {
+  // The caller's Call holds the lock once.
+  while (usable(context) == CUDA_SUCCESS && Clock::now() < when) {
+    state().mutex.unlock();
+    std::this_thread::sleep_until(std::min(when, Clock::now() + std::chrono::milliseconds(5)));
+    state().mutex.lock();
+    advance();
+  }
+  advance();
+  return usable(context);
+}
+
+uint64_t memory_in_use() {
+  uint64_t total = 0;
+  for (const auto &[handle, size] : state().allocations) total += size;
+  for (const auto &[handle, executable] : state().executables) total += executable.bytes;
+  return total;
+}
+
+CUresult unsafe_in_capture() {
+  for (auto &[id, capture] : state().captures) {
+    if (capture.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && capture.thread != std::this_thread::get_id()) continue;
+    if (capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
+    capture.invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fake

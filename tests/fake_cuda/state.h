@@ -1,0 +1,199 @@
+// The fake CUDA driver: contexts, memory, streams, modules, graphs and error codes, kept in host memory.
+//
+// It is opened through the same table as the real one (HELIOGRAPH_LIBCUDA) and refuses what the real one refuses.
+// Handles are numbers that are never used twice, so a call with a destroyed handle is known for what it is: it is
+// refused and written down as a misuse. Tests steer it through the fake_* functions of control.cpp.
+//
+// Time. Work is not executed by threads: each piece gets the moment at which it is done, from its stream, the events
+// it waited for and its duration. Its effect on memory happens at that moment, that is, before the first call after
+// it. So work is really in flight for a while, and reading too early gives the old bytes.
+#pragma once
+#include <cuda.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace fake {
+
+using Clock = std::chrono::steady_clock;
+using Time = Clock::time_point;
+
+struct Context {
+  int device;
+  unsigned long long id;
+  int retained = 0;
+  bool gone = false;                 // destroyed or reset under its users
+  CUresult sticky = CUDA_SUCCESS;    // a kernel faulted: every later call says so
+};
+struct Param {
+  size_t offset, size;
+};
+struct Function {
+  uintptr_t module;
+  std::string name;
+  std::vector<Param> params;
+};
+struct Module {
+  Context *context;
+  std::map<std::string, uintptr_t> functions;
+};
+struct Node {
+  uintptr_t graph;
+  CUgraphNodeType type;
+  uintptr_t function = 0;
+  unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
+  std::vector<std::vector<uint8_t>> arguments;
+  std::vector<void *> argument_pointers;  // what GetParams hands out
+  CUDA_MEMSET_NODE_PARAMS memset{};
+  CUDA_MEMCPY3D copy{};
+};
+struct Edge {
+  uintptr_t from, to;
+  CUgraphEdgeData data;
+};
+struct Graph {
+  std::vector<uintptr_t> nodes;
+  std::vector<Edge> edges;
+};
+struct Step {  // a node of an executable: what it does and which steps it waits for
+  Node node;
+  std::vector<size_t> after;
+};
+struct Executable {
+  Context *context;
+  unsigned flags;
+  uint64_t bytes;
+  std::vector<Step> steps;
+  Time ready{};
+};
+struct Capture {
+  cuuint64_t id;
+  uintptr_t origin, graph;
+  std::thread::id thread;
+  CUstreamCaptureMode mode;
+  bool invalid = false;
+};
+struct Stream {
+  Context *context;
+  Time ready{};
+  cuuint64_t capture = 0;
+  std::set<uintptr_t> tips;  // while capturing: the nodes that the next one depends on
+};
+struct Event {
+  Context *context;
+  Time done{};
+  cuuint64_t capture = 0;
+  std::set<uintptr_t> tips;
+};
+struct Mapping {
+  uint64_t size, allocation;
+  bool readable = false, writable = false;
+};
+struct Operation {
+  Context *context;
+  std::function<CUresult()> effect;
+};
+struct Fault {
+  int nth;  // 0: every call
+  CUresult code;
+};
+
+struct State {
+  std::recursive_mutex mutex;
+  int driver_version = 13000, devices = 2;
+  bool initialised = false;
+  uintptr_t next_handle = 0x1000;
+  cuuint64_t next_id = 1;
+  std::map<int, Context *> primary;  // contexts are kept for ever, so that a stale handle is recognised
+  std::set<Context *> contexts;
+  std::map<uintptr_t, Module> modules;
+  std::map<uintptr_t, Function> functions;
+  std::map<uintptr_t, Graph> graphs;
+  std::map<uintptr_t, Node> nodes;
+  std::map<uintptr_t, Executable> executables;
+  std::map<uintptr_t, Stream> streams;
+  std::map<uintptr_t, Event> events;
+  std::map<cuuint64_t, Capture> captures;
+  std::map<uint64_t, uint64_t> reservations, allocations;  // address -> size, handle -> size
+  std::map<uint64_t, Mapping> mappings;                    // by address
+  std::map<std::pair<Time, uint64_t>, Operation> pending;
+  uint64_t sequence = 0;
+  // what tests set
+  uint64_t memory_limit = 1ull << 30;
+  std::chrono::microseconds kernel_time{0};
+  std::map<std::string, Fault> faults;
+  std::map<std::string, CUresult> faulting_kernels;
+  std::set<std::string> hidden;
+  int ignored_hints = 0;
+  int reported_flags = -1;
+  // what tests read
+  std::map<std::string, int> calls;
+  std::string misuse, log;
+  uint64_t destroyed_in_flight = 0;
+};
+State &state();
+std::vector<Context *> &current();  // this thread's stack
+
+// One call of the driver: takes the lock, lets time pass, counts, and injects the fault that a test asked for.
+class Call {
+ public:
+  explicit Call(const char *name);
+  CUresult refused = CUDA_SUCCESS;  // the call must return this
+ private:
+  std::lock_guard<std::recursive_mutex> lock_;
+};
+#define FAKE_CALL(name)            \
+  ::fake::Call call(#name);        \
+  ::fake::State &s = ::fake::state(); \
+  (void)s;                         \
+  if (call.refused != CUDA_SUCCESS) return call.refused
+
+// As FAKE_CALL, and needs a living current context.
+#define FAKE_CONTEXT_CALL(name)                                       \
+  FAKE_CALL(name);                                                    \
+  ::fake::Context *context = ::fake::current().empty() ? nullptr : ::fake::current().back(); \
+  if (CUresult dead = ::fake::usable(context); dead != CUDA_SUCCESS) return dead
+
+CUresult usable(const Context *context);
+uintptr_t new_handle();
+void misuse(const std::string &text);
+void note(const std::string &line);
+
+// The object behind a handle, or null; a handle that was destroyed is a misuse.
+template <class T>
+T *find(std::map<uintptr_t, T> &objects, const void *handle, const char *what) {
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  const auto at = objects.find(number);
+  if (at != objects.end()) return &at->second;
+  if (number) misuse(std::string("use of a destroyed ") + what);
+  return nullptr;
+}
+template <class H>
+H handle(uintptr_t number) {
+  return reinterpret_cast<H>(number);
+}
+
+// ---- time ----
+void advance();  // effects of everything that is done by now
+Time enqueue(Context *context, Time start, std::chrono::microseconds duration, std::function<CUresult()> effect);
+// Sleeps until then, without the lock; the context's error if it has one afterwards.
+CUresult wait_until(Context *context, Time when);
+
+// ---- work ----
+std::chrono::microseconds duration(const Node &node);
+CUresult run(const Node &node);  // its effect on memory
+CUresult accessible(uint64_t address, uint64_t size, bool write);
+CUresult submit(CUstream stream, Node node);  // enqueues it, or adds a node to the stream's capture
+CUresult fill_kernel(Node &node, CUfunction function, void **arguments);
+uint64_t memory_in_use();
+// An error if the calling thread may not make a call that would break a capture; the capture is then invalid.
+CUresult unsafe_in_capture();
+
+}  // namespace fake
