@@ -1,0 +1,33 @@
+"""The preparing side: a PyTorch model becomes a signed core.
+
+Reading order:
+
+- ``spec``           what to capture: entries, buckets, inputs, state
+- ``record_host``    runs the model without computing, and turns each op into launches
+- ``walk``           one run of the model through all buckets
+- ``record``         the model's graphs, buffers and weights in this process: a Recording
+- ``draft``          a Recording becomes the files of a core
+- ``checker``        a fresh process loads the draft and replays it
+- ``export``         all of it in order: ``capture``
+
+Beneath them:
+
+- ``trail``          which module and line of the model is running
+- ``values``         reads of values are refused
+- ``foreign``        memory that is not the recording's is named
+- ``functional``     for ops that write, the ops that do not
+- ``storages``       which buffer each tensor lies in
+- ``buffers``        named places in regions
+- ``arena``          the regions of a slot on the device
+- ``tape``           what was recorded, node by node
+- ``weights``        parameters: named, swapped, stored
+- ``moved``          two runs have to agree
+- ``export_graph``   ``record_export_graph``: one graph from a callable under stream capture
+- ``owners``         what a graph keeps alive
+- ``manifests``      the export and the replay manifest
+- ``images``         kernel images for exactly the functions used
+- ``environment``    fixed settings and variables
+- ``provenance``     the record of how a core was made
+
+May import torch. Must not import ``runtime``, ``models`` or anything above them.
+"""
