@@ -142,7 +142,7 @@ class ScratchNames:
         nodes = columns["graph.nodes"].cast("I")
         kinds, rows = columns["node.kind"], columns["node.row"].cast("I")
         refs, pointed = columns["kernel.refs"].cast("I"), columns["ref.buffer"].cast("I")
-        used = set()
+        used: set[int] = set()
         for node in range(nodes[graph], nodes[graph + 1]):
             if kinds[node] == 0:
                 row = rows[node]

@@ -7,7 +7,7 @@ copied, and whatever fails gives back everything that was taken: the same proces
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
@@ -165,7 +165,7 @@ def _expect(doing: str, what: str, found: object, required: object) -> None:
         )
 
 
-def first_buckets(core: Core, ready: Ready) -> list[tuple[str, Mapping[str, int]]]:
+def first_buckets(core: Core, ready: Ready) -> list[tuple[str, Shape]]:
     """The buckets that a load makes ready, smallest first."""
     if isinstance(ready, str):
         if ready not in ("all", "first"):
@@ -175,7 +175,7 @@ def first_buckets(core: Core, ready: Ready) -> list[tuple[str, Mapping[str, int]
                 required="all, first or a list of (entry, shape)",
                 hint="choose one",
             )
-        chosen = []
+        chosen: list[tuple[str, Shape]] = []
         for entry in core.entries:
             buckets = entry.buckets if ready == "all" else dict.fromkeys((entry.buckets[0], entry.buckets[-1]))
             chosen += [(entry.name, dict(bucket.shape)) for bucket in buckets]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Buffer, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from heliograph._native import Device, Reservation
@@ -11,6 +11,7 @@ from heliograph.core.manifest import Core, Region
 from heliograph.errors import AddressTakenError, UsageError
 from heliograph.runtime.plan import MemoryPlan
 
+Bytes = bytes | bytearray | memoryview
 READ_ONLY = ("weights", "constants")  # of a loaded program
 
 
@@ -107,7 +108,7 @@ class Memory:
     def read(self, role: str, offset: int, size: int) -> bytes:
         return self._at(role, offset, size).read(offset, size)
 
-    def write(self, role: str, offset: int, data: Buffer) -> None:
+    def write(self, role: str, offset: int, data: Bytes) -> None:
         with memoryview(data) as view:
             self._at(role, offset, view.nbytes).write(offset, data)
 

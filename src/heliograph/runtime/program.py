@@ -16,7 +16,6 @@ allow it, also while another thread closes the program, is a UsageError.
 from __future__ import annotations
 
 import threading
-from collections.abc import Buffer as Bytes
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 
@@ -25,6 +24,7 @@ from heliograph.core.manifest import Bucket, Buffer, Core, Entry, Field
 from heliograph.errors import DeviceError, SelfTestError, UsageError
 from heliograph.runtime.gate import Gate, State, Use
 from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.memory import Bytes
 from heliograph.runtime.selftest import clear_state, kept, self_test
 
 Shape = Mapping[str, int]

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from blake3 import blake3
 
 from heliograph._native import Executable
-from heliograph.core.manifest import Bucket, Digest, Field, Record
-from heliograph.core.report import Counter, GraphReport, Narrowed, Padding, Phase
+from heliograph.core.manifest import Bucket, Digest, Field, Phase, Record
+from heliograph.core.report import Counter, GraphReport, Narrowed, Padding
 from heliograph.errors import DriverError
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.numbers import has_nan
