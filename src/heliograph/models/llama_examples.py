@@ -1,0 +1,111 @@
+"""Valid inputs for every bucket of a Llama: what self-tests and verification replays run on.
+
+Each example holds what serving meets: tables over scattered blocks, padding, ids taken from the last sampled token,
+greedy and random rows with and without penalties, bias and mask. The same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from heliograph.capture.spec import Example
+from heliograph.models.llama import LlamaConfig
+from heliograph.models.serving import BIASES, LARGEST_START, Serving
+
+PADDING = -1
+MASKS_IN_USE = 2
+CODES = {"i32": "i", "f32": "f", "i64": "q"}
+Column = tuple[str, Sequence[float]]  # type, values
+
+
+def example(config: LlamaConfig, serving: Serving, entry: str, bucket: Mapping[str, int], seed: int) -> Example:
+    """Inputs of one bucket; the number of real rows or tokens varies with the seed."""
+    draw = random.Random(f"{entry} {sorted(bucket.items())} {seed}")  # noqa: S311  reproducible, not secret
+    if entry == "decode":
+        columns, real_rows = _decode(config, serving, draw, bucket["rows"])
+    else:
+        columns, real_rows = _prefill(config, serving, draw, bucket["tokens"])
+    columns["masks"] = ("i32", _masks(config, serving, draw))
+    return Example({name: _bytes(*column) for name, column in columns.items()}, real_rows)
+
+
+def _decode(
+    config: LlamaConfig, serving: Serving, draw: random.Random, rows: int
+) -> tuple[dict[str, Column], dict[str, int]]:
+    real = rows - draw.randrange(rows // 2 + 1)
+    padding = rows - real
+    blocks = draw.sample(range(1, serving.example_units), 2 * real)
+    positions = [draw.randrange(min(2 * serving.block_tokens, serving.context)) for _ in range(real)]
+    ids = [draw.choice((PADDING, draw.randrange(config.vocabulary))) for _ in range(real)]
+    tables = [_table(serving, blocks[2 * row : 2 * row + 2]) for row in range(real)] + [_table(serving, [])] * padding
+    columns: dict[str, Column] = {
+        "ids": ("i32", ids + [0] * padding),
+        "positions": ("i32", positions + [PADDING] * padding),
+        "tables": ("i32", list(chain.from_iterable(tables))),
+        "slots": ("i32", draw.sample(range(serving.concurrency), real) + [PADDING] * padding),
+        **_sampling(config, draw, [position + 1 for position in positions], padding),
+    }
+    return columns, {"rows": real}
+
+
+def _prefill(
+    config: LlamaConfig, serving: Serving, draw: random.Random, tokens: int
+) -> tuple[dict[str, Column], dict[str, int]]:
+    real = tokens - draw.randrange(tokens // 2 + 1)
+    start = draw.randrange(min(LARGEST_START, serving.context - real) + 1)
+    used = -(-(start + real) // serving.block_tokens)
+    padding = tokens - real
+    columns: dict[str, Column] = {
+        "ids": ("i32", [draw.randrange(config.vocabulary) for _ in range(real)] + [0] * padding),
+        "positions": ("i32", [*range(start, start + real), *[PADDING] * padding]),
+        "tables": ("i32", _table(serving, draw.sample(range(1, serving.example_units), used))),
+        "last_row": ("i32", [real - 1]),
+        "slots": ("i32", [draw.randrange(serving.concurrency)]),
+        **_sampling(config, draw, [start + real], 0),
+    }
+    return columns, {"tokens": real}
+
+
+def _sampling(config: LlamaConfig, draw: random.Random, lengths: Sequence[int], padding: int) -> dict[str, Column]:
+    """Settings of the real rows, some at rest; padding rows hold zeros. Lengths are the positions to be sampled."""
+
+    def column(kind: str, *values: float) -> Column:
+        return kind, [draw.choice(values) for _ in lengths] + [0] * padding
+
+    biases = range(BIASES * len(lengths))
+    ids = [draw.choice((PADDING, draw.randrange(config.vocabulary))) for _ in biases]
+    return {
+        "lengths": ("i32", [*lengths, *[0] * padding]),
+        "temperature": column("f32", 0.0, 0.7, 1.0),
+        "top_k": column("i32", 0, 1, 40),
+        "top_p": column("f32", 1.0, 0.9),
+        "min_p": column("f32", 0.0, 0.05),
+        "presence": column("f32", 0.0, 0.5),
+        "frequency": column("f32", 0.0, 0.25),
+        "repetition": column("f32", 1.0, 1.25),
+        "bias_ids": ("i32", ids + [PADDING] * BIASES * padding),
+        "bias_values": ("f32", [draw.choice((-1.5, 0.5, 2.0)) for _ in biases] + [0] * BIASES * padding),
+        "mask_index": ("i32", [draw.randrange(-1, MASKS_IN_USE) for _ in lengths] + [PADDING] * padding),
+        "seed": ("i64", [draw.randrange(-(1 << 63), 1 << 63) for _ in lengths] + [0] * padding),
+        "sample_position": ("i32", [*lengths, *[0] * padding]),
+        "logprob_count": column("i32", 0, 5, 20),
+    }  # fmt: skip
+
+
+def _masks(config: LlamaConfig, serving: Serving, draw: random.Random) -> list[int]:
+    """The first masks allow about half of all tokens; the others are not in use."""
+    width = -(-config.vocabulary // 32)
+    used = [draw.randrange(-(1 << 31), 1 << 31) for _ in range(min(MASKS_IN_USE, serving.masks) * width)]
+    return used + [0] * (serving.masks * width - len(used))
+
+
+def _table(serving: Serving, blocks: Sequence[int]) -> list[int]:
+    """A block table, filled up with the padding block."""
+    return [*blocks, *[0] * serving.blocks][: serving.blocks]
+
+
+def _bytes(kind: str, values: Sequence[float]) -> bytes:
+    return array(CODES[kind], values).tobytes()

@@ -1,0 +1,133 @@
+"""A chat template, rendered in a bounded process of its own (``runtime.render``)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+from heliograph.errors import TemplateError, UsageError
+
+PROCESSOR_SECONDS = 0.5  # for one rendering
+WALL_SECONDS = 10.0  # for one reply; only a machine that does not run the process at all gets here
+MEMORY_BYTES = 512 << 20  # address space of the process, the interpreter included
+FUEL = 4_000_000  # steps of the engine, beside 16 for each byte of input
+MAX_REPLY = 128 << 20  # bytes
+
+
+class ChatTemplate:
+    """A template and the process that renders it. Any thread may render; renderings take turns.
+
+    The process starts here, so that it starts while the caller does other things, and again after a template made
+    it die. It ends with :meth:`close`, with the last reference, or when this process does.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._process = self._start()
+        self._compiled = False
+
+    def render(self, variables: Mapping[str, object]) -> str:
+        """The conversation as text. UsageError: the template refuses it; TemplateError: the template is at fault."""
+        with self._lock:
+            if self._process.poll() is not None:
+                self.close()
+                self._process = self._start()
+                self._compiled = False
+            if not self._compiled:
+                self._reply()
+                self._compiled = True
+            self._send(variables)
+            return self._reply()
+
+    def close(self) -> None:
+        _stop(self._process)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        renderer = Path(__file__).with_name("render.py")
+        process = subprocess.Popen(  # noqa: S603  our own interpreter and file
+            [sys.executable, "-I", str(renderer)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        weakref.finalize(self, _stop, process)
+        self._process = process
+        self._send({"template": self._source, "seconds": PROCESSOR_SECONDS, "memory": MEMORY_BYTES, "fuel": FUEL})
+        return process
+
+    def _send(self, message: Mapping[str, object]) -> None:
+        data = json.dumps(message).encode()
+        try:
+            if self._process.stdin:
+                self._process.stdin.write(len(data).to_bytes(4, "little") + data)
+                self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died: reading the reply says how
+
+    def _reply(self) -> str:
+        deadline = time.monotonic() + WALL_SECONDS
+        size = int.from_bytes(self._read(4, deadline), "little")
+        if size > MAX_REPLY:
+            raise self._failed(f"a reply of {size} bytes", f"{MAX_REPLY} bytes at most")
+        message: dict[str, str] = json.loads(self._read(size, deadline))
+        if "refused" in message:
+            raise UsageError(
+                "rendering the chat template", found=message["refused"], required="a conversation that it takes",
+                hint="change the messages as the model's template asks",
+            )  # fmt: skip
+        if "failed" in message:
+            raise _error(message["failed"], "a template that renders")
+        return message["text"]
+
+    def _read(self, size: int, deadline: float) -> bytearray:
+        pipe = self._process.stdout
+        data = bytearray()
+        while pipe and len(data) < size:
+            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise self._failed(f"no answer in {WALL_SECONDS:.0f} s", "an answer")
+            part = os.read(pipe.fileno(), size - len(data))
+            if not part:
+                raise self._died()
+            data += part
+        return data
+
+    def _died(self) -> TemplateError:
+        code = self._process.wait()
+        causes = {
+            -signal.SIGPROF: f"more than {PROCESSOR_SECONDS} s of processor time",
+            -signal.SIGABRT: f"more than {MEMORY_BYTES >> 20} MiB of memory",
+            -signal.SIGSEGV: "nesting too deep for the engine's stack",
+        }
+        return _error(causes.get(code, f"a renderer that ended with status {code}"), "a template within its bounds")
+
+    def _failed(self, found: str, required: str) -> TemplateError:
+        self._process.kill()
+        self._process.wait()
+        return _error(found, required)
+
+
+def _error(found: str, required: str) -> TemplateError:
+    return TemplateError(
+        "rendering the chat template", found=found, required=required,
+        hint="the template that came with the model is at fault: capture the model with another one",
+    )  # fmt: skip
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process and closes its pipes. May be called twice."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            with contextlib.suppress(BrokenPipeError):  # what was still to be written has no reader
+                pipe.close()

@@ -1,0 +1,240 @@
+"""Text and tokens of a core: encoding, chat templates, decoding token by token.
+
+A tokenizer is reduced to the bytes of each token, so that text can be given out as soon as its bytes are complete:
+a character split over tokens is held back, never replaced.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from tokenizers import AddedToken, Tokenizer
+
+from heliograph.core.verify import VerifiedCore
+from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
+from heliograph.runtime.template import ChatTemplate
+
+# Characters that mark nothing in any text meant for interchange (Unicode 23.7).
+NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+Message = Mapping[str, object]
+
+
+class TextSource(Protocol):
+    """What a model says about text; ``core.json`` and a capture spec both hold it."""
+
+    @property
+    def bos(self) -> int: ...
+    @property
+    def eos(self) -> tuple[int, ...]: ...
+    @property
+    def bos_text(self) -> str: ...
+    @property
+    def eos_text(self) -> str: ...
+    @property
+    def vocabulary(self) -> int: ...
+
+
+class Text:
+    """The text face of a core. Threads may share it; a Decoder belongs to one sequence."""
+
+    def __init__(self, source: TextSource, tokenizer: bytes, chat_template: str) -> None:
+        self._template = ChatTemplate(chat_template) if chat_template else None  # starts while the tokenizer is read
+        self._tokenizer = read_tokenizer(tokenizer)
+        self._pieces = Pieces(self._tokenizer)
+        self.bos, self.bos_text = source.bos, source.bos_text
+        self.eos, self.eos_text = frozenset(source.eos), source.eos_text
+        self.vocabulary = source.vocabulary
+        self._controls = sorted(
+            (token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special),
+            key=len, reverse=True,
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, verified: VerifiedCore) -> Text:
+        """The text face of a verified core."""
+        text = verified.core.text
+        if text is None:
+            raise UsageError(
+                f"reading the tokenizer of {verified.name}", found="a core of no language model",
+                required="a core with a tokenizer", hint="use replay for other models",
+            )  # fmt: skip
+        return cls(text, verified.blob(text.tokenizer), verified.blob(text.chat_template).decode("utf-8"))
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of plain text, with those that the tokenizer puts around any text. Control tokens in it count."""
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None, reply: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:  # fmt: skip
+        """A conversation as the model's template writes it; ``reply`` opens the assistant's turn."""
+        if self._template is None:
+            raise UsageError(
+                "rendering a conversation", found="a model without a chat template", required="a chat template",
+                hint="give the prompt as plain text (--raw)",
+            )  # fmt: skip
+        if not messages:
+            raise UsageError(
+                "rendering a conversation", found="no messages", required="at least one message", hint="add a message"
+            )
+        return self._template.render({
+            **(variables or {}),
+            "messages": messages, "tools": tools or None, "add_generation_prompt": reply,
+            "bos_token": self.bos_text, "eos_token": self.eos_text,
+        })  # fmt: skip
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None, reply: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> list[int]:  # fmt: skip
+        """Tokens of a conversation. Only the template makes control tokens: one that stands in a message, a tool or
+        a variable stays text. It is cut there by a mark that no message holds, and the parts are encoded alone."""
+        given = {"messages": messages, "tools": tools, "variables": dict(variables or {})}
+        strings = tuple(_strings(given))
+        mark = next((mark for mark in NONCHARACTERS if not any(mark in string for string in strings)), None)
+        if mark is None:
+            raise UsageError(
+                "encoding a conversation", found="every Unicode noncharacter", required="text for interchange",
+                hint="remove U+FDD0 to U+FDEF from the messages",
+            )  # fmt: skip
+        if any(control in string for string in strings for control in self._controls):
+            messages, tools, variables = (self._cut(part, mark) for part in given.values())
+        rendered = self.render(messages, tools=tools, reply=reply, variables=variables)
+        return [
+            token
+            for part in rendered.split(mark)
+            for token in self._tokenizer.encode(part, add_special_tokens=False).ids
+        ]
+
+    def decode(self, ids: Iterable[int], *, controls: bool = False) -> str:
+        """The text of tokens; control tokens are left out unless asked for."""
+        decoder = self.decoder(controls=controls)
+        return "".join(map(decoder.add, ids)) + decoder.end()
+
+    def decoder(self, *, controls: bool = False) -> Decoder:
+        return Decoder(self._pieces, controls=controls)
+
+    def close(self) -> None:
+        """Ends the process that renders."""
+        if self._template is not None:
+            self._template.close()
+
+    def _cut(self, value: Any, mark: str) -> Any:
+        """The value with every control token in its strings cut after its first character."""
+        if isinstance(value, str):
+            for control in self._controls:
+                value = value.replace(control, control[:1] + mark + control[1:])
+            return value
+        if isinstance(value, Mapping):
+            return {self._cut(key, mark): self._cut(item, mark) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._cut(item, mark) for item in value]
+        return value
+
+
+def _strings(value: object) -> Iterator[str]:
+    """All strings in messages, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from _strings(item)
+
+
+class Decoder:
+    """Text of one sequence as its tokens come. ``add`` gives what is complete, ``end`` the rest."""
+
+    def __init__(self, pieces: Pieces, *, controls: bool) -> None:
+        self._pieces = pieces
+        self._controls = controls
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._started = False
+
+    def add(self, token: int) -> str:
+        if not self._controls and token in self._pieces.controls:
+            return ""
+        piece = self._pieces.bytes_of(token)
+        if not self._started and self._pieces.strips_start:
+            piece = piece.removeprefix(b" ")
+        self._started = True
+        return self._utf8.decode(piece)
+
+    def end(self) -> str:
+        """What was held back: a character that never became complete is shown as U+FFFD."""
+        return self._utf8.decode(b"", final=True)
+
+
+class Pieces:
+    """The bytes of each token. Built for byte-level tokenizers and for SentencePiece ones with byte fallback."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self._added: dict[int, AddedToken] = added
+        self.controls = frozenset(token for token, content in added.items() if content.special)
+        kinds = _decoder_kinds(tokenizer)
+        self._byte_level = kinds == ["ByteLevel"]
+        self.strips_start = kinds == ["Replace", "ByteFallback", "Fuse", "Strip"]
+        if not self._byte_level and kinds[:3] != ["Replace", "ByteFallback", "Fuse"]:
+            raise UnsupportedModelError(
+                "reading the tokenizer", found=f"a decoder of {' and '.join(kinds) or 'no parts'}",
+                required="a byte-level decoder, or one of Replace, ByteFallback, Fuse and Strip",
+                hint="this kind of tokenizer is not built",
+            )  # fmt: skip
+
+    def bytes_of(self, token: int) -> bytes:
+        """No bytes for an id that the tokenizer does not have: a vocabulary may be padded."""
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None:
+            return b""
+        if self._byte_level:
+            return from_byte_level(piece)
+        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">") and token not in self._added:
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace("▁", " ").encode("utf-8")
+
+
+def read_tokenizer(data: bytes) -> Tokenizer:
+    """A tokenizer from the bytes of its ``tokenizer.json``."""
+    try:
+        return Tokenizer.from_buffer(data)
+    except ValueError as error:
+        raise ModelFileError(
+            "reading the tokenizer", found=f"a tokenizer.json that cannot be read: {error}",
+            required="a tokenizer.json of the tokenizers library", hint="fetch the model's files again",
+        ) from error  # fmt: skip
+
+
+def from_byte_level(piece: str) -> bytes:
+    """The bytes that a byte-level token spells. One with a character outside that alphabet spells itself."""
+    table = _byte_table()
+    if all(character in table for character in piece):
+        return bytes(table[character] for character in piece)
+    return piece.encode("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _byte_table() -> Mapping[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 and up in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def _decoder_kinds(tokenizer: Tokenizer) -> list[str]:
+    """The types of a tokenizer's decoder, in order."""
+    if tokenizer.decoder is None:
+        return []
+    stated = json.loads(tokenizer.decoder.__getstate__())
+    parts = stated["decoders"] if stated["type"] == "Sequence" else [stated]
+    return [part["type"] for part in parts]
