@@ -4,15 +4,18 @@ Reading order:
 
 - ``format``      every constant that can change a byte
 - ``manifest``    the types of core.json and provenance.json
+- ``refusal``     the error of a broken rule
 - ``encoding``    canonical JSON: one encoder, one decoder
 - ``templates``   graphs as data, and the columns they are stored in
 - ``columns``     graphs.safetensors as bytes: header rules, nothing else
 - ``layout``      where buffers, slices and chunks lie: pure arithmetic
 - ``names``       core names: made, and parsed from the right
-- ``sign``        keys, the DSSE envelope, the signed statement
 - ``policy``      which keys are trusted here
+- ``sign``        the keys that sign
+- ``envelope``    core.sig: the DSSE envelope and the signed statement
 - ``folder``      files below a core's folder, opened once, no links followed
 - ``rules``       what core.json must mean
+- ``catalogue``   graphs.safetensors against core.json
 - ``image``       what a kernel image must be
 - ``target``      whether a core fits a machine
 - ``verify``      the only maker of a ``VerifiedCore``

@@ -11,6 +11,7 @@ import msgspec
 from heliograph.core.encoding import decode, encode
 from heliograph.core.format import COLUMNS, MAX_GRAPHS_BYTES, MAX_HEADER_BYTES
 from heliograph.core.manifest import Count
+from heliograph.core.refusal import refusal
 from heliograph.errors import FormatError
 
 ITEM_BYTES: Final[Mapping[str, int]] = {"U8": 1, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
@@ -62,27 +63,28 @@ def read_columns(data: bytes | memoryview) -> dict[str, memoryview]:
     text = bytes(view[_LENGTH:start])
     trimmed = text.rstrip(b" ")
     if len(text) - len(trimmed) > 7:
-        raise refusal(f"{len(text) - len(trimmed)} spaces", "a header filled up with 0 to 7 spaces", "M61")
+        raise refusal(_DOING, f"{len(text) - len(trimmed)} spaces", "a header filled up with 0 to 7 spaces", "M61")
     try:
         headers = decode(trimmed, dict[str, ColumnHeader], _DOING)
     except FormatError as error:
         named = "M62" if error.rule == "M4" else "M61"
-        raise refusal(f"a header with {error.found}", error.required.rpartition(" (")[0], named) from error
+        raise refusal(_DOING, f"a header with {error.found}", error.required.rpartition(" (")[0], named) from error
     if headers.keys() != COLUMNS.keys():
         names = ", ".join(sorted(headers.keys() ^ COLUMNS.keys())[:5])
-        raise refusal(f"columns missing or unknown: {names}", "exactly the columns of the format", "M62")
+        raise refusal(_DOING, f"columns missing or unknown: {names}", "exactly the columns of the format", "M62")
     return dict(check_places(headers, view[start:]))
 
 
 def header_end(view: memoryview) -> int:
     """Where the data begins."""
     if len(view) > MAX_GRAPHS_BYTES:
-        raise refusal(f"{len(view)} bytes", f"a file of at most {MAX_GRAPHS_BYTES} bytes", "M60")
+        raise refusal(_DOING, f"{len(view)} bytes", f"a file of at most {MAX_GRAPHS_BYTES} bytes", "M60")
     if len(view) < _LENGTH:
-        raise refusal(f"a file of {len(view)} bytes", "8 bytes of header length", "M60")
+        raise refusal(_DOING, f"a file of {len(view)} bytes", "8 bytes of header length", "M60")
     length = int.from_bytes(view[:_LENGTH], "little")
     if length % 8 or not 8 <= length <= min(MAX_HEADER_BYTES, len(view) - _LENGTH):
         raise refusal(
+            _DOING,
             f"a header length of {length} in a file of {len(view)} bytes",
             f"a multiple of 8 from 8 to {MAX_HEADER_BYTES} that ends within the file",
             "M60",
@@ -98,11 +100,12 @@ def check_places(headers: Mapping[str, ColumnHeader], data: memoryview) -> Itera
         dtype, trailing = COLUMNS[name]
         if header.dtype != dtype or header.shape[1:] != trailing or not header.shape:
             raise refusal(
-                f"column {name} of {header.dtype} {list(header.shape)}", f"{dtype} {['rows', *trailing]}", "M63"
+                _DOING, f"column {name} of {header.dtype} {list(header.shape)}", f"{dtype} {['rows', *trailing]}", "M63"
             )
         end = at + header.shape[0] * row_bytes(name)
         if header.data_offsets != (at, end) or end > len(data):
             raise refusal(
+                _DOING,
                 f"column {name} at {list(header.data_offsets)} of {len(data)} bytes of data",
                 f"[{at}, {end}]: one column behind the other, by size of element, then by name",
                 "M64",
@@ -110,13 +113,4 @@ def check_places(headers: Mapping[str, ColumnHeader], data: memoryview) -> Itera
         yield name, data[at:end]
         at = end
     if at != len(data):
-        raise refusal(f"{len(data) - at} bytes behind the last column", "a file that ends with it", "M64")
-
-
-def refusal(found: str, required: str, rule: str) -> FormatError:
-    return FormatError(
-        _DOING,
-        found=found,
-        required=f"{required} ({rule})",
-        hint="the file was not written by Heliograph, or was changed; export again",
-    )
+        raise refusal(_DOING, f"{len(data) - at} bytes behind the last column", "a file that ends with it", "M64")

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from heliograph.core.format import MAX_JSON_BYTES, MAX_JSON_DEPTH
-from heliograph.errors import FormatError
+from heliograph.core.refusal import refusal
 
 T = TypeVar("T")
 
@@ -27,18 +27,19 @@ def decode(data: bytes | memoryview, kind: type[T], doing: str, limit: int = MAX
     """The record that ``data`` is the canonical encoding of. FormatError for every other byte string."""
     data = bytes(data)
     if len(data) > limit:
-        raise _refusal(doing, f"{len(data)} bytes", f"at most {limit} bytes of JSON (M1)")
+        raise refusal(doing, f"{len(data)} bytes", f"at most {limit} bytes of JSON", "M1")
     if not depth_within(data, MAX_JSON_DEPTH):
-        raise _refusal(doing, "deeper nesting", f"at most {MAX_JSON_DEPTH} levels of nesting (M2)")
+        raise refusal(doing, "deeper nesting", f"at most {MAX_JSON_DEPTH} levels of nesting", "M2")
     try:
         record = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _refusal(doing, str(error), "UTF-8 JSON with exactly the fields and types of the format (M4)") from error
+        raise refusal(doing, str(error), "UTF-8 JSON with exactly the fields and types of the format", "M4") from error
     if encode(record) != data:
-        raise _refusal(
+        raise refusal(
             doing,
             "JSON in another form",
-            "the canonical encoding: keys sorted, each once, no white space, shortest escapes, integers only (M3)",
+            "the canonical encoding: keys sorted, each once, no white space, shortest escapes, integers only",
+            "M3",
         )
     return record
 
@@ -52,12 +53,3 @@ def depth_within(data: bytes, limit: int) -> bool:
             break
         brackets = brackets.replace(b"[]", b"")
     return b"[]" not in brackets and brackets.count(b"[") <= limit
-
-
-def _refusal(doing: str, found: str, required: str) -> FormatError:
-    return FormatError(
-        doing,
-        found=found,
-        required=required,
-        hint="the file was not written by Heliograph, or was changed; export again",
-    )

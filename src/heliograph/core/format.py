@@ -22,6 +22,7 @@ MAX_JSON_DEPTH: Final = 32
 MAX_SIGNATURE_BYTES: Final = 1 << 20
 MAX_INTEGER: Final = (1 << 53) - 1
 MAX_NAME: Final = 4096  # characters
+MAX_DIMENSIONS: Final = 16
 MAX_CORE_NAME: Final = 128  # characters
 MAX_GRAPHS_BYTES: Final = 4 << 30
 MAX_HEADER_BYTES: Final = 1 << 20

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from heliograph.core.format import MAX_INTEGER, MAX_NAME
+from heliograph.core.format import MAX_DIMENSIONS, MAX_INTEGER, MAX_NAME
 
 _PART = r"(?!\.\.?(?:/|\Z))[!-.0-\[\]-~]+"  # printable ASCII without "/" and "\", not "." or ".."
 
@@ -18,6 +18,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]  # BLAKE3 unless stated otherwise
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[1-9a-f][0-9a-f]{0,15}\Z")]  # "0x100100000000"
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"^{_PART}(?:/{_PART})*\Z")]
+Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,7 +63,7 @@ class Buffer(Record, frozen=True, kw_only=True):
     offset: Count
     size: Count  # bytes; of a growing buffer: of one unit
     dtype: str
-    shape: tuple[Count, ...]  # of a growing buffer: of one unit, without the growing dimension
+    shape: Shape  # of a growing buffer: of one unit, without the growing dimension
     grows: bool
 
 
@@ -119,7 +120,7 @@ class Tensor(Record, frozen=True, kw_only=True):
     offset: Count
     size: Count
     dtype: str  # f32 | bf16 | ... | u8 for packed layouts
-    shape: tuple[Count, ...]
+    shape: Shape
     layout: str  # "plain" | "q8_0" | "q4_1"
     source: Digest  # BLAKE3 of the bytes in the source file
     stored: Digest  # BLAKE3 of the bytes in the region

@@ -1,13 +1,30 @@
-"""Which keys are trusted here. Trust lives outside the core."""
+"""Which keys are trusted here. Trust lives outside the core.
+
+Below the home folder, ``trust/<key id>.pem`` is a public key that is trusted: deleting the file ends the trust.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+
+from heliograph.errors import UntrustedError, UsageError
+
+TRUST: Final = "trust"
+MAX_KEY_BYTES: Final = 1 << 16
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """SHA-256 of the DER SubjectPublicKeyInfo: ``openssl pkey -pubin -outform DER | sha256sum``."""
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def home_folder() -> Path:
@@ -20,15 +37,99 @@ def home_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    keys: Mapping[str, Ed25519PublicKey]  # by key id
-    source: str  # where a key would have to be added, for the error's hint
+    """Trusted keys by key id, and the folder where one would be added (None: nowhere, the policy is fixed)."""
+
+    keys: Mapping[str, Ed25519PublicKey]
+    folder: Path | None
 
     @classmethod
     def local(cls, home: Path | None = None) -> Policy:
-        """What is trusted on this machine."""
-        raise NotImplementedError
+        """What is trusted on this machine. A trust entry that is not in order makes this fail, so nothing is trusted
+        by mistake."""
+        folder = (home or home_folder()) / TRUST
+        keys = {}
+        try:
+            names = sorted(os.listdir(folder))
+        except FileNotFoundError:
+            names = []
+        except OSError as error:
+            raise _malformed(folder, str(error)) from error
+        for name in names:
+            key = _read_public(folder / name)
+            if key is None:
+                continue
+            if name != f"{key_id(key)}.pem":
+                raise _malformed(folder / name, f"the key {key_id(key)}")
+            keys[key_id(key)] = key
+        return cls(keys, folder)
 
     @classmethod
     def only(cls, public_key: bytes) -> Policy:
         """Trusts one raw Ed25519 public key and nothing else."""
-        raise NotImplementedError
+        try:
+            key = Ed25519PublicKey.from_public_bytes(public_key)
+        except ValueError as error:
+            raise UsageError(
+                "reading a public key", found=str(error), required="32 bytes of Ed25519", hint="give the raw key"
+            ) from error
+        return cls({key_id(key): key}, None)
+
+    def untrusted(self, name: str, hints: tuple[str, ...]) -> UntrustedError:
+        """The error for a core that none of the keys signed."""
+        signed = ", ".join(hints) or "no key"
+        where = f"{self.folder}/<key id>.pem" if self.folder else "the policy in use"
+        return UntrustedError(
+            f"checking who signed {name}",
+            found=f"a signature by {signed}",
+            required="a signature by a key that is trusted on this machine",
+            hint=f"if you trust the signer, get the public key from them, compare its id, and put it into {where}",
+        )
+
+
+def _read_public(path: Path) -> Ed25519PublicKey | None:
+    """None if the file is gone: somebody ended this trust meanwhile."""
+    try:
+        with path.open("rb") as file:
+            key = load_pem_public_key(file.read(MAX_KEY_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise _malformed(path, str(error)) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise _malformed(path, "a key of another kind")
+    return key
+
+
+def _malformed(path: Path, found: str) -> UntrustedError:
+    return UntrustedError(
+        "reading which keys are trusted here",
+        found=f"{path}: {found}",
+        required="only files <key id>.pem, each an Ed25519 public key in PEM whose id is its name",
+        hint=f"put {path} right or delete it; until then no core is trusted",
+    )
+
+
+def trust(key: Ed25519PublicKey, home: Path) -> Path:
+    """Trusts a key on this machine."""
+    path = home / TRUST / f"{key_id(key)}.pem"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    create_file(path, key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
+    return path
+
+
+def create_file(path: Path, data: bytes, mode: int) -> bool:
+    """Creates a file whole or not at all; False if it was there."""
+    draft = path.parent.with_name(f".{path.name}.{os.getpid()}")  # not beside it: the trust folder holds keys only
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink()
+    return True

@@ -29,4 +29,28 @@ def this_host() -> Machine:
 
 def check_target(target: Target, machine: Machine) -> None:
     """TargetError, naming the first thing that does not fit."""
-    raise NotImplementedError
+    if target.device != machine.device:
+        raise _mismatch(
+            f"made for a {target.device} device", f"a {machine.device} device", "capture it for this device"
+        )
+    if target.arch not in machine.arches:
+        found = f"made for {target.arch}"
+        raise _mismatch(found, f"one of {', '.join(machine.arches)}", "capture it on a machine like this one")
+    if target.device == "host":
+        if target.abi != machine.abi:
+            raise _mismatch(
+                f"kernel ABI {target.abi}", f"kernel ABI {machine.abi}", "use the version of Heliograph that made it"
+            )
+        return
+    if target.processors != machine.processors or target.shared_optin > machine.shared_optin:
+        raise _mismatch(
+            f"made for {target.processors} processors with {target.shared_optin} bytes of shared memory",
+            f"{machine.processors} processors with {machine.shared_optin} bytes",
+            "capture it on a machine like this one",
+        )
+    if target.driver > machine.driver:
+        raise _mismatch(f"made with driver {target.driver}", f"at most {machine.driver}", "install a newer driver")
+
+
+def _mismatch(found: str, required: str, hint: str) -> TargetError:
+    return TargetError("comparing the core's target with this machine", found=found, required=required, hint=hint)

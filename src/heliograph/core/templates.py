@@ -10,7 +10,13 @@ from typing import Final, Literal
 from heliograph.core.columns import write_columns
 from heliograph.core.format import COLUMNS
 
-_CODES: Final[Mapping[str, Literal["B", "I", "i", "Q", "q"]]] = {"U8": "B", "U32": "I", "I32": "i", "U64": "Q", "I64": "q"}
+_CODES: Final[Mapping[str, Literal["B", "I", "i", "Q", "q"]]] = {
+    "U8": "B",
+    "U32": "I",
+    "I32": "i",
+    "U64": "Q",
+    "I64": "q",
+}
 _OFFSETS: Final = frozenset(
     {
         "graph.nodes",

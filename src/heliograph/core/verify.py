@@ -1,47 +1,109 @@
-"""The only maker of a VerifiedCore. One fixed order; each check cites its paragraph of docs/core-format.md."""
+"""The only maker of a VerifiedCore: one fixed order (docs/core-format.md 8), each check by its rule.
+
+Everything is read once and kept: the bytes that were checked are the bytes that are used. Nothing outside the core's
+folder is opened, and nothing in it by a name that core.json made up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from blake3 import blake3
+
+from heliograph.core.catalogue import check_catalogue
+from heliograph.core.columns import read_columns
+from heliograph.core.encoding import decode
+from heliograph.core.envelope import (
+    Envelope,
+    Statement,
+    check_signatures,
+    check_subject,
+    decode_envelope,
+    decode_statement,
+    is_draft,
+)
+from heliograph.core.folder import CoreFolder
+from heliograph.core.format import (
+    BLOBS,
+    CORE_JSON,
+    GRAPHS,
+    MAX_GRAPHS_BYTES,
+    MAX_JSON_BYTES,
+    MAX_SIGNATURE_BYTES,
+    PROVENANCE_JSON,
+    SIGNATURE,
+)
+from heliograph.core.image import check_image
 from heliograph.core.manifest import Core, Provenance
 from heliograph.core.policy import Policy
-from heliograph.core.target import Machine
+from heliograph.core.refusal import refusal
+from heliograph.core.rules.content import held_in_memory
+from heliograph.core.rules.meaning import check_meaning
+from heliograph.core.target import Machine, check_target
+from heliograph.core.weights import WeightFiles
+from heliograph.errors import DraftError, SignatureError, TamperedError
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What ``verify`` found. Made there only, which makes a VerifiedCore a proof."""
+
+    folder: CoreFolder
+    statement: Statement
+    draft: bool
+    signers: tuple[str, ...]
+    core: Core
+    digest: str
+    provenance: Provenance
+    columns: Mapping[str, memoryview]
+    blobs: Mapping[str, bytes]
 
 
 class VerifiedCore:
     """A core whose signature, manifest, templates and images were checked. Close it, or use it as a context."""
 
-    core: Core
-    provenance: Provenance
-    digest: str  # SHA-256 of core.json
-    name: str  # as signed
-    sequence: int  # as signed
-    signed_at: str  # as signed
-    draft: bool
-    signers: tuple[str, ...]  # key ids whose signature was checked
-    columns: Mapping[str, memoryview]  # checked bytes of graphs.safetensors
+    def __init__(self, checked: _Checked) -> None:
+        self._folder = checked.folder
+        self._blobs = checked.blobs
+        self.core = checked.core
+        self.provenance = checked.provenance
+        self.digest = checked.digest  # SHA-256 of core.json
+        self.name = checked.statement.predicate.name  # as signed, whatever the folder is called
+        self.sequence = checked.statement.predicate.sequence
+        self.signed_at = checked.statement.predicate.signed_at
+        self.draft = checked.draft
+        self.signers = checked.signers  # ids of the trusted keys that signed
+        self.columns = checked.columns  # the checked bytes of graphs.safetensors
+        self._weights = WeightFiles(checked.folder, checked.core.weights, checked.columns["weights.chunks"])
 
     def blob(self, digest: str) -> bytes:
-        """A checked blob (kernel image, initial content, tokenizer file); not for weight slices."""
-        raise NotImplementedError
+        """A checked blob: kernel image, initial content, self-test inputs, tokenizer file. KeyError for weights."""
+        return self._blobs[digest]
 
     def open_weights(self, slice: int) -> int:
-        """A read-only descriptor of a weight slice's file; owned by this object, opened once."""
-        raise NotImplementedError
+        """A read-only descriptor of a weight slice's file, opened once and owned by this object. The bytes behind it
+        are unchecked: compare chunks with ``chunk_digest`` after reading them."""
+        return self._weights.open(slice)
 
     def chunk_digest(self, chunk: int) -> bytes:
         """BLAKE3 of a 4 MiB chunk of the weights image."""
-        raise NotImplementedError
+        return self._weights.digest(chunk)
 
     def read_chunk(self, chunk: int, into: memoryview) -> int:
         """Reads one chunk of the weights image into ``into``, checks it there, returns its size. Any thread."""
-        raise NotImplementedError
+        return self._weights.read_chunk(chunk, into)
+
+    def check_weights(self, progress: Callable[[int], None] | None = None) -> None:
+        """Reads every byte of the weights; see ``verify_weights``."""
+        self._weights.check_all(progress)
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Closes its files. Idempotent; what was read stays valid."""
+        self._weights.close()
+        self._folder.close()
 
     def __enter__(self) -> VerifiedCore:
         return self
@@ -51,10 +113,107 @@ class VerifiedCore:
 
 
 def verify(path: Path, policy: Policy, accept_draft: bool = False, machine: Machine | None = None) -> VerifiedCore:
-    """Checks everything but the weights' bytes, in the order of design.md 7. With ``machine`` the target as well."""
-    raise NotImplementedError
+    """Checks everything but the weights' bytes. With ``machine`` the core must also be made for it.
+
+    ``accept_draft`` is for the checker of a draft. Raises the CoreError that fits: TamperedError and its kinds,
+    UntrustedError, DraftError, FormatError, TargetError; StorageError for the file system.
+    """
+    folder = CoreFolder(path)
+    try:
+        return VerifiedCore(_check(folder, policy, accept_draft, machine))
+    except BaseException:
+        folder.close()
+        raise
+
+
+def _check(folder: CoreFolder, policy: Policy, accept_draft: bool, machine: Machine | None) -> _Checked:
+    # 1. names, kinds, sizes
+    folder.check_names()
+    # 2. the signature, before anything that it covers is parsed
+    envelope = decode_envelope(folder.read(SIGNATURE, MAX_SIGNATURE_BYTES))
+    draft = is_draft(envelope)
+    if draft and not accept_draft:
+        raise DraftError(
+            f"opening {folder.path}",
+            found="a draft (M26)",
+            required="a finished core",
+            hint="a capture is writing it, or died: wait for it, or delete the folder and capture again",
+        )
+    signers = _signers(folder, policy, envelope)
+    statement = decode_statement(envelope)
+    # 3. core.json
+    data = folder.read(CORE_JSON, MAX_JSON_BYTES)
+    digest = check_subject(statement, CORE_JSON, data)
+    core = decode(data, Core, f"reading {folder.path / CORE_JSON}")
+    check_meaning(core, draft)
+    folder.check_blobs({blob.digest: blob.size for blob in core.blobs})
+    # 4. provenance.json
+    data = folder.read(PROVENANCE_JSON, MAX_JSON_BYTES)
+    check_subject(statement, PROVENANCE_JSON, data)
+    provenance = decode(data, Provenance, f"reading {folder.path / PROVENANCE_JSON}")
+    if provenance.format != core.format:
+        raise refusal(
+            f"reading {folder.path / PROVENANCE_JSON}", f"format {provenance.format}", f"{core.format}", "M90"
+        )
+    # 5. templates, 6. images and other blobs
+    columns = _templates(folder, core)
+    blobs = _blobs(folder, core)
+    for module in core.modules:
+        check_image(blobs[module.blob], module.family, core.target)
+    # 7. the target
+    if machine is not None:
+        check_target(core.target, machine)
+    return _Checked(folder, statement, draft, signers, core, digest, provenance, columns, blobs)
+
+
+def _signers(folder: CoreFolder, policy: Policy, envelope: Envelope) -> tuple[str, ...]:
+    """M22. A signature that names a trusted key but is not by it was altered; other keys are unknown here."""
+    signers = check_signatures(envelope, policy.keys)
+    if signers:
+        return signers
+    hints = tuple(signature.keyid for signature in envelope.signatures)
+    if not hints or any(hint in policy.keys for hint in hints):
+        raise SignatureError(
+            f"checking who signed {folder.path}",
+            found=f"{len(hints)} signatures, none of them valid",
+            required="a valid signature by a trusted key (M22)",
+            hint="the signature was altered, or belongs to another core; fetch the core again",
+        )
+    raise policy.untrusted(str(folder.path), hints)
+
+
+def _templates(folder: CoreFolder, core: Core) -> dict[str, memoryview]:
+    size = core.graphs_file.size
+    if size > MAX_GRAPHS_BYTES:
+        raise refusal(f"reading {folder.path / GRAPHS}", f"{size} bytes", f"at most {MAX_GRAPHS_BYTES}", "M60")
+    data = folder.read_exactly(GRAPHS, size)
+    _same(folder.path / GRAPHS, data, core.graphs_file.digest)
+    columns = read_columns(data)
+    check_catalogue(core, columns)
+    return columns
+
+
+def _blobs(folder: CoreFolder, core: Core) -> dict[str, bytes]:
+    """Every blob that is not only a weight slice, by its checked digest."""
+    sizes = {blob.digest: blob.size for blob in core.blobs}
+    blobs = {}
+    for digest in held_in_memory(core):
+        blobs[digest] = folder.read_blob(digest, sizes[digest])
+        _same(folder.path / BLOBS / digest, blobs[digest], digest)
+    return blobs
+
+
+def _same(path: Path, data: bytes, digest: str) -> None:
+    found = blake3(data).hexdigest()
+    if found != digest:
+        raise TamperedError(
+            f"reading {path}",
+            found=f"BLAKE3 {found}",
+            required=f"{digest}, as signed (M13)",
+            hint="fetch the core again from where it came",
+        )
 
 
 def verify_weights(verified: VerifiedCore, progress: Callable[[int], None] | None = None) -> None:
-    """Reads every byte of the weights and checks chunk and file digests. ``progress`` gets bytes done so far."""
-    raise NotImplementedError
+    """Reads every byte of the weights and checks chunk and file digests. ``progress`` gets the bytes done so far."""
+    verified.check_weights(progress)

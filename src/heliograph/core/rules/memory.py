@@ -1,0 +1,141 @@
+"""Target, slot, regions, buffers: M30 to M37."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from math import prod
+
+from heliograph.core.format import (
+    BUFFER_ALIGNMENT,
+    DTYPES,
+    INITIAL_ROLES,
+    ROLES,
+    SLOT_BASE,
+    SLOT_SPAN,
+    SLOT_STRIDE,
+    SLOTS,
+)
+from heliograph.core.manifest import Buffer, Core, Region
+from heliograph.core.refusal import refusal
+
+DOING = "checking core.json"
+_WORD = 4 << 30  # bytes of addresses that share their high 32 bits
+
+
+def check_target(core: Core) -> None:
+    target = core.target
+    host = (target.processors, target.shared_optin, target.driver) == (0, 0, 0) and target.abi >= 1
+    if not (
+        core.model
+        and core.numerics in {"row-invariant", "fast"}
+        and target.arch
+        and target.ranks >= 1
+        and ((target.device == "host" and host) or (target.device == "cuda" and target.abi == 0))
+    ):
+        raise refusal(DOING, f"numerics {core.numerics}, {target}", "a target and numerics of the format", "M30")
+
+
+def check_regions(core: Core) -> None:
+    if core.slot >= SLOTS:
+        raise refusal(DOING, f"slot {core.slot}", f"0 to {SLOTS - 1}", "M31")
+    start = SLOT_BASE + core.slot * SLOT_STRIDE
+    free = start
+    for region in core.regions:
+        base = int(region.base, 16)
+        if region.role not in ROLES or base % _WORD or (base // _WORD) % 64 != 1:
+            raise refusal(DOING, f"region {region.role} at {region.base}", "a known role at 4 GiB x (64 m + 1)", "M31")
+        if base < free or base + region.span > start + SLOT_SPAN:
+            raise refusal(
+                DOING,
+                f"region {region.role} at {region.base} of {region.span} bytes",
+                f"spans that ascend, do not overlap and lie in slot {core.slot}",
+                "M31",
+            )
+        free = base + region.span
+        if region.size > region.span:
+            raise refusal(DOING, f"region {region.role} of {region.size} bytes", f"at most {region.span}", "M32")
+        check_initial(region)
+    if len({region.role for region in core.regions}) != len(core.regions):
+        raise refusal(DOING, "two regions of one role", "at most one each", "M31")
+
+
+def check_initial(region: Region) -> None:
+    if region.initial and region.role not in INITIAL_ROLES:
+        raise refusal(DOING, f"initial content for {region.role}", "constants, persistent or scratch", "M34")
+    free = 0
+    for part in region.initial:
+        if part.size == 0 or part.offset < free or part.offset + part.size > region.size:
+            raise refusal(
+                DOING,
+                f"initial content of {region.role} at {part.offset} of {part.size} bytes",
+                f"slices that ascend, do not overlap and end within {region.size} bytes",
+                "M34",
+            )
+        free = part.offset + part.size
+
+
+def check_buffers(core: Core) -> None:
+    regions = {region.role: region for region in core.regions}
+    for buffer in core.buffers:
+        region = regions.get(buffer.role)
+        if region is None or buffer.offset % BUFFER_ALIGNMENT:
+            raise refusal(
+                DOING, f"{buffer.name} at {buffer.offset} of {buffer.role}", "a multiple of 256 in a region", "M35"
+            )
+        if not buffer.grows and buffer.offset + buffer.size > region.size:
+            raise refusal(
+                DOING,
+                f"{buffer.name} ending at {buffer.offset + buffer.size} of {buffer.role}",
+                f"within its {region.size} bytes",
+                "M35",
+            )
+        check_shape(buffer)
+    repeated = [name for name, count in Counter(buffer.name for buffer in core.buffers).items() if count > 1]
+    if repeated:
+        raise refusal(DOING, f"two buffers named {repeated[0]}", "unique names", "M35")
+    for region in core.regions:
+        check_growth(region, [buffer for buffer in core.buffers if buffer.grows and buffer.role == region.role])
+    check_distance(core)
+
+
+def check_shape(buffer: Buffer) -> None:
+    size = prod(buffer.shape) * DTYPES.get(buffer.dtype, 0)
+    if buffer.dtype not in DTYPES or size > buffer.size or (buffer.role == "io" and size != buffer.size):
+        raise refusal(
+            DOING,
+            f"{buffer.name}: {buffer.dtype} {list(buffer.shape)} in {buffer.size} bytes of {buffer.role}",
+            "a known dtype and a shape that fits (in io: exactly)",
+            "M37",
+        )
+
+
+def check_growth(region: Region, growing: list[Buffer]) -> None:
+    if region.grow == 0 and not growing and region.grow_at == 0:
+        return
+    if (
+        region.role != "state"
+        or region.grow == 0
+        or [(buffer.offset, buffer.size) for buffer in growing] != [(region.grow_at, region.grow)]
+        or region.grow_at < region.size
+        or region.grow_at + region.grow > region.span
+    ):
+        raise refusal(
+            DOING,
+            f"region {region.role} growing by {region.grow} bytes at {region.grow_at}, {len(growing)} growing buffers",
+            "one growing buffer, in state, that is one unit, behind what does not grow",
+            "M33",
+        )
+
+
+def check_distance(core: Core) -> None:
+    """M36, in every region but scratch, where buffers share addresses by design."""
+    places = sorted((b.role, b.offset, b.size, b.name) for b in core.buffers if b.role != "scratch")
+    for (role, offset, size, name), (next_role, next_offset, _, next_name) in pairwise(places):
+        if role == next_role and next_offset < offset + size + BUFFER_ALIGNMENT:
+            raise refusal(
+                DOING,
+                f"{name} ending at {offset + size} and {next_name} beginning at {next_offset} of {role}",
+                f"at least {BUFFER_ALIGNMENT} bytes between two buffers",
+                "M36",
+            )
