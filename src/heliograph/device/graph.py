@@ -17,6 +17,7 @@ from itertools import count
 from heliograph._native import Device, Executable, Stream, Template
 from heliograph.device.flags import Flags, flag_names, flags_from_one_source, supported_flags
 from heliograph.device.holdings import Holdings, Instance
+from heliograph.device.pool import Pool
 from heliograph.errors import DeviceError, FlagsError, GraphStateError
 
 __all__ = ["Costs", "Flags", "Graph", "Instance", "Lease"]
@@ -52,7 +53,7 @@ class Graph:
         _drain_at_exit()  # holds: R4 tests/device/test_graph.py::test_exit_drains
 
     # ---- recording ----
-    def bind(self, *, pools: Iterable[object], owners: Iterable[object]) -> None:
+    def bind(self, *, pools: Iterable[Pool], owners: Iterable[object]) -> None:
         """Takes hold of what the nodes will point at, before there are any. GraphStateError if the graph is in use."""
         if self.recorded or self._holdings.pools or self._holdings.owners:
             raise GraphStateError(
@@ -106,7 +107,7 @@ class Graph:
         return self._flags
 
     @property
-    def pools(self) -> tuple[object, ...]:
+    def pools(self) -> tuple[Pool, ...]:
         return self._holdings.pools
 
     @property

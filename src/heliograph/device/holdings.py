@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from heliograph._native import Executable, Template
+from heliograph.device.pool import Pool
 from heliograph.errors import DeviceFaultError, GraphStateError
 
 
@@ -32,7 +33,7 @@ class Holdings:
     def __init__(self, name: str) -> None:
         self.name = name
         self.owners: tuple[object, ...] = ()
-        self.pools: tuple[object, ...] = ()
+        self.pools: tuple[Pool, ...] = ()
         self.template: Template | None = None
         self.instance: Instance | None = None
         self._leases = 0
@@ -41,7 +42,7 @@ class Holdings:
         self._changed = threading.Condition()
         self._releasing = threading.RLock()  # an owner's finaliser may come back here
 
-    def bind(self, pools: tuple[object, ...], owners: tuple[object, ...]) -> None:
+    def bind(self, pools: tuple[Pool, ...], owners: tuple[object, ...]) -> None:
         self.pools = pools  # holds: R4 tests/device/test_graph.py::test_pools_live_until_reset
         self.owners = owners  # holds: R4 tests/device/test_graph.py::test_owners_live_until_reset
         self._closed = False
