@@ -5,7 +5,7 @@ Reading order:
 - ``spec``           what to capture: entries, buckets, inputs, state
 - ``record_host``    runs the model without computing, and turns each op into launches
 - ``walk``           one run of the model through all buckets
-- ``record``         the model's graphs, buffers and weights in this process: a Recording
+- ``record``         both runs, and what they give: a ``recording`` of graphs, buffers and weights in this process
 - ``draft``          a Recording becomes the files of a core
 - ``checker``        a fresh process loads the draft and replays it
 - ``export``         all of it in order: ``capture``
@@ -27,7 +27,27 @@ Beneath them:
 - ``manifests``      the export and the replay manifest
 - ``images``         kernel images for exactly the functions used
 - ``environment``    fixed settings and variables
+- ``examples``       inputs drawn from what the spec says about values
+- ``cases``          the inputs of self-tests
+- ``pools``          memory that graphs may point into
 - ``provenance``     the record of how a core was made
 
 May import torch. Must not import ``runtime``, ``models`` or anything above them.
 """
+
+from heliograph.capture.export import capture
+from heliograph.capture.record import record
+from heliograph.capture.recording import Recording
+from heliograph.capture.spec import CaptureSpec, EntrySpec, Example, StateSpec, TensorSpec, TextSpec
+
+__all__ = [
+    "CaptureSpec",
+    "EntrySpec",
+    "Example",
+    "Recording",
+    "StateSpec",
+    "TensorSpec",
+    "TextSpec",
+    "capture",
+    "record",
+]

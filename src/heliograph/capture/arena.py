@@ -64,12 +64,26 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
-    """Memory that graphs may point into, and the object that keeps it."""
+class RegionPool:
+    """A region as a pool: memory that graphs may point into, and the object that keeps it."""
 
     name: str
     owner: object
     ranges: tuple[tuple[int, int], ...]  # (address, bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The memory of a region as it is now. It lives as long as the arena holds the region."""
+
+    role: str
+    reservation: Reservation
+    size: int
+    dtype: str = "u8"
+
+    @property
+    def address(self) -> int:
+        return self.reservation.address
 
 
 class Arena:
@@ -82,7 +96,7 @@ class Arena:
         self.device = device
         self.slot = slot
         self.sizes = {role: size for role, size in sizes.items() if size}
-        self._reservations: dict[str, Reservation] = {}
+        self.blocks: dict[str, Block] = {}
         try:
             for role, size in self.sizes.items():
                 self._back(role, size)
@@ -99,35 +113,34 @@ class Arena:
                 hint="capture a smaller model, or fewer or smaller buckets",
             )
         reservation = self.device.reserve(region_base(self.slot, role), region_span(role))
-        self._reservations[role] = reservation
+        self.blocks[role] = Block(role, reservation, size)
         reservation.map(0, align(size, self.device.granularity))
 
     def region(self, role: str) -> Reservation:
-        reservation = self._reservations.get(role)
-        if reservation is None:
+        block = self.blocks.get(role)
+        if block is None:
             raise UsageError(
                 f"using the {role} region",
                 found="no such region, or its memory was given back",
                 required="a recording that holds its memory",
                 hint="use the recording before its memory is given back",
             )
-        return reservation
+        return block.reservation
 
-    def pools(self) -> tuple[Pool, ...]:
+    def pools(self) -> tuple[RegionPool, ...]:
         """One pool a region, each kept by its reservation."""
         return tuple(
-            Pool(role, reservation, ((reservation.address, self.sizes[role]),))
-            for role, reservation in self._reservations.items()
+            RegionPool(role, block.reservation, ((block.address, block.size),)) for role, block in self.blocks.items()
         )
 
     @property
     def mapped_bytes(self) -> int:
-        return sum(reservation.mapped_bytes for reservation in self._reservations.values())
+        return sum(block.reservation.mapped_bytes for block in self.blocks.values())
 
     def close(self) -> None:
-        for role in reversed(list(self._reservations)):
-            self._reservations[role].close()
-            del self._reservations[role]
+        for role in reversed(list(self.blocks)):
+            self.blocks[role].reservation.close()
+            del self.blocks[role]
 
     def __enter__(self) -> Arena:
         return self

@@ -58,14 +58,14 @@ def fixed_settings() -> Iterator[None]:
 @contextmanager
 def _library_paths_off() -> Iterator[None]:
     """Without fused transformer layers and oneDNN's own recurrent layers, so that ops arrive one by one."""
-    fused, library = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
+    fused, library = torch.backends.mha.get_fastpath_enabled(), bool(torch.backends.mkldnn.enabled)
     torch.backends.mha.set_fastpath_enabled(False)
-    torch.backends.mkldnn.enabled = False
+    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-        torch.backends.mkldnn.enabled = library
+        torch._C._set_mkldnn_enabled(library)
 
 
 @contextmanager

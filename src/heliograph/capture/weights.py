@@ -120,13 +120,8 @@ def _set(model: nn.Module, path: str, value: Tensor) -> None:
 def store(weight: Weight, region: Reservation, offset: int, *, consume: bool) -> manifest.Tensor:
     """Copies a weight into its region and describes it. ``consume``: the model lets go of its own copy."""
     tensor = weight.tensor
-    if weight.size:
-        memory = torch.frombuffer(region.view(offset, weight.size), dtype=tensor.dtype)
-        with torch.no_grad():
-            memory.view(weight.shape).copy_(tensor)
-        digest = blake3(region.view(offset, weight.size), max_threads=blake3.AUTO).hexdigest()
-    else:
-        digest = blake3(b"").hexdigest()
+    copy_in(tensor, region, offset)
+    digest = blake3(region.view(offset, weight.size), max_threads=blake3.AUTO).hexdigest()
     described = manifest.Tensor(
         name=weight.name,
         offset=offset,
@@ -140,3 +135,12 @@ def store(weight: Weight, region: Reservation, offset: int, *, consume: bool) ->
     if consume:
         tensor.data = torch.empty(0, dtype=tensor.dtype)
     return described
+
+
+def copy_in(tensor: Tensor, region: Reservation, offset: int) -> None:
+    """Copies a tensor's elements into a region, row-major."""
+    size = tensor.numel() * tensor.element_size()
+    if size:
+        memory = torch.frombuffer(region.view(offset, size), dtype=tensor.dtype)
+        with torch.no_grad():
+            memory.view(tensor.shape).copy_(tensor)

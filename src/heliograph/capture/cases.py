@@ -1,0 +1,76 @@
+"""The cases of self-tests: what each graph is run on before its first use, and which of their rows are padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from heliograph.capture.examples import example
+from heliograph.capture.recording import RecordedGraph, Recording
+from heliograph.capture.spec import Example
+from heliograph.core import manifest
+from heliograph.core.format import UNKNOWN_DIGEST
+from heliograph.core.report import Padding
+from heliograph.core.write import DraftWriter
+from heliograph.errors import UsageError
+
+MOST_SEEDS = 64  # tried until two inputs differ
+
+
+def self_tests(recording: Recording, writer: DraftWriter) -> tuple[tuple[manifest.SelfTest, ...], tuple[Padding, ...]]:
+    """A test for each graph, its inputs stored, its results unknown; and the rows of its cases that are padding."""
+    tests: list[manifest.SelfTest] = []
+    padding: list[Padding] = []
+    for index, recorded in enumerate(recording.graphs):
+        cases = []
+        for case, given in enumerate(_test_inputs(recording, recorded)):
+            inputs = writer.put_blob(b"".join(given.inputs[field.name] for field in recorded.walked.inputs))
+            cases.append(manifest.Case(inputs=inputs, outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST))
+            padding += _padding(recording, index, case, recorded, given)
+        tests.append(manifest.SelfTest(graph=index, units=recording.spec.units, cases=tuple(cases)))
+    return tuple(tests), tuple(padding)
+
+
+def _padding(recording: Recording, graph: int, case: int, recorded: RecordedGraph, given: Example) -> Iterator[Padding]:
+    """The fields of a case that have rows which are no real ones. Rows are the leading dimension."""
+    walked = recorded.walked
+    fields = [(field, False) for field in walked.inputs] + [(field, True) for field in walked.outputs]
+    for dimension, rows in (given.real_rows or {}).items():
+        for field, output in fields:
+            buffer = recording.buffers.all[field.buffer]
+            spec = walked.entry.inputs.get(field.name)
+            leads = (
+                buffer.shape[:1] == (walked.bucket[dimension],) if output else spec and spec.shape[:1] == (dimension,)
+            )
+            if leads:
+                yield Padding(
+                    graph=graph,
+                    case=case,
+                    field=field.name,
+                    output=output,
+                    real_bytes=buffer.size // buffer.shape[0] * rows,
+                    poison=not output and buffer.dtype in ("f64", "f32", "f16", "bf16"),
+                )
+
+
+def _leads(dimension: str, recorded: RecordedGraph, field: str, output: tuple[int, ...] | None) -> bool:
+    """Whether a field's rows are those of a bucket's dimension; of an output only its shape is known."""
+    if output is not None:
+        return output[:1] == (recorded.walked.bucket[dimension],)
+    spec = recorded.walked.entry.inputs.get(field)
+    return spec is not None and spec.shape[:1] == (dimension,)
+
+
+def _test_inputs(recording: Recording, recorded: RecordedGraph) -> tuple[Example, Example, Example]:
+    """Two different inputs, then the first again: what a replay leaves behind must not change the next."""
+    spec, entry, bucket = recording.spec, recorded.walked.entry, recorded.walked.bucket
+    first = example(spec, entry, bucket, 0)
+    for seed in range(1, MOST_SEEDS):
+        second = example(spec, entry, bucket, seed)
+        if second.inputs != first.inputs or not recorded.walked.inputs:
+            return first, second, first
+    raise UsageError(
+        f"making self-test inputs for {recorded.walked.name!r}",
+        found=f"the same inputs for {MOST_SEEDS} seeds",
+        required="inputs that differ from seed to seed",
+        hint="let spec.examples use its seed, or state wider bounds of values in the inputs' TensorSpec",
+    )

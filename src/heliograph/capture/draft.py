@@ -1,0 +1,227 @@
+"""A Recording becomes the files of a core: graphs as columns, blobs, weights, and the manifest that names them.
+
+Self-test results are not known yet: the checker finds them, and ``with_results`` puts them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from heliograph.capture.cases import self_tests
+from heliograph.capture.recording import RecordedGraph, Recording
+from heliograph.capture.spec import TextSpec
+from heliograph.capture.tape import Fill, Launch, Step
+from heliograph.core import manifest
+from heliograph.core.format import FORMAT, KERNEL_ABI, ROLES, UNKNOWN_DIGEST, region_base, region_span
+from heliograph.core.manifest import Core, Slice
+from heliograph.core.report import Padding, SelfTestResult
+from heliograph.core.templates import CopyNode, Edge, GraphTemplate, KernelNode, MemsetNode, Node, encode_catalogue
+from heliograph.core.write import DraftWriter
+
+PIECE = 64 << 20  # bytes of the weights that are handed over at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a draft is written from: the manifest, graphs.safetensors, and which rows of its test cases are padding."""
+
+    core: Core
+    graphs: bytes
+    padding: tuple[Padding, ...]
+
+
+def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Contents:
+    """Stores everything of a recording that is not manifest, and makes the manifest.
+
+    ExportManifestError if the recording is no longer what was captured.
+    """
+    recording.manifest.check()
+    slices, chunks = writer.put_weights(_weights_image(recording), cap)
+    tests, padding = self_tests(recording, writer)
+    initial = {role: _initial(recording, writer, role) for role in ("constants", "persistent")}
+    templates = [_template(recording, recorded) for recorded in recording.graphs]
+    functions = recording.images.functions
+    images = recording.images.images
+    core = Core(
+        format=FORMAT,
+        features=(),
+        model=recording.spec.model,
+        target=_target(recording),
+        numerics=recording.spec.numerics,
+        slot=recording.spec.slot,
+        regions=tuple(_regions(recording, initial)),
+        buffers=tuple(recording.buffers.all),
+        modules=tuple(
+            manifest.Module(
+                blob=writer.put_blob(image.data),
+                family=image.family,
+                origin=f"heliograph host kernels {recording.images.level}",
+                size=len(image.data),
+            )
+            for image in images
+        ),
+        functions=tuple(
+            manifest.Function(
+                name=function.name,
+                module=image,
+                param_bytes=function.param_bytes,
+                pointers=tuple(function.pointer_offsets),
+                constants=(),
+            )
+            for function, image in functions
+        ),
+        graphs=tuple(
+            manifest.Graph(
+                name=recorded.walked.name, flags=template.flags, nodes=len(template.nodes), edges=len(template.edges)
+            )
+            for recorded, template in zip(recording.graphs, templates, strict=True)
+        ),
+        entries=tuple(_entries(recording)),
+        graphs_file=manifest.Blob(digest=UNKNOWN_DIGEST, size=0),
+        weights=manifest.Weights(
+            cap=cap, size=recording.arena.sizes.get("weights", 0), slices=slices, tensors=recording.tensors
+        ),
+        choices=(),
+        self_tests=tests,
+        text=_text(recording.spec.text, writer),
+        blobs=(),
+    )
+    return Contents(core, encode_catalogue(templates, [() for _ in functions], chunks), padding)
+
+
+def with_results(core: Core, results: tuple[SelfTestResult, ...]) -> Core:
+    """The manifest with what the checker found the self-tests to give."""
+    by_graph = {result.graph: result for result in results}
+    tests = []
+    for test in core.self_tests:
+        result = by_graph[test.graph]
+        cases = tuple(
+            msgspec.structs.replace(case, outputs=outputs, state=state)
+            for case, outputs, state in zip(test.cases, result.outputs, result.states, strict=True)
+        )
+        tests.append(msgspec.structs.replace(test, cases=cases))
+    return msgspec.structs.replace(core, self_tests=tuple(tests))
+
+
+# ---- graphs --------------------------------------------------------------------------------------------------------
+def _template(recording: Recording, recorded: RecordedGraph) -> GraphTemplate:
+    """A graph as data. Edges and flags are the driver's; GraphStateError if the graph was reset."""
+    template = recorded.graph.template
+    return GraphTemplate(
+        nodes=tuple(_node(recording, step) for step in recorded.walked.steps),
+        edges=tuple(Edge(source=source, target=target, data=data) for source, target, data in template.edges()),
+        flags=recorded.graph.encoder_flags(),
+    )
+
+
+def _node(recording: Recording, step: Step) -> Node:
+    if isinstance(step, Launch):
+        return KernelNode(
+            origin=step.origin,
+            function=recording.images.number(step.family, step.name),
+            grid=(step.blocks, 1, 1),
+            params=step.params,
+            refs=tuple(sorted(step.refs, key=lambda ref: ref.at)),
+        )
+    if isinstance(step, Fill):
+        return MemsetNode(
+            origin=step.origin,
+            address=step.to.address,
+            buffer=step.to.buffer,
+            offset=step.to.offset,
+            width=step.size,
+            value=step.value,
+        )
+    return CopyNode(
+        origin=step.origin,
+        to=step.to.address,
+        to_buffer=step.to.buffer,
+        to_offset=step.to.offset,
+        source=step.source.address,
+        source_buffer=step.source.buffer,
+        source_offset=step.source.offset,
+        size=step.size,
+    )
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+def _regions(recording: Recording, initial: dict[str, tuple[Slice, ...]]) -> Iterator[manifest.Region]:
+    grown = next((buffer for buffer in recording.buffers.all if buffer.grows), None)
+    for role in sorted(ROLES, key=lambda role: region_base(recording.spec.slot, role)):
+        size = recording.arena.sizes.get(role, 0)
+        if size:
+            grows = grown is not None and grown.role == role
+            yield manifest.Region(
+                role=role,
+                base=f"{region_base(recording.spec.slot, role):#x}",
+                span=region_span(role),
+                size=grown.offset if grown is not None and grows else size,
+                grow=grown.size if grown is not None and grows else 0,
+                grow_at=grown.offset if grown is not None and grows else 0,
+                initial=initial.get(role, ()),
+            )
+
+
+def _weights_image(recording: Recording) -> Iterator[memoryview]:
+    size = recording.arena.sizes.get("weights", 0)
+    for offset in range(0, size, PIECE):
+        with recording.arena.region("weights").view(offset, min(PIECE, size - offset)) as piece:
+            yield piece
+
+
+def _initial(recording: Recording, writer: DraftWriter, role: str) -> tuple[Slice, ...]:
+    size = recording.arena.sizes.get(role, 0)
+    if not size:
+        return ()
+    with recording.arena.region(role).view(0, size) as image:
+        return (Slice(offset=0, size=size, blob=writer.put_blob(image)),)
+
+
+# ---- entries ----------------------------------------------------------------------------------------
+def _entries(recording: Recording) -> Iterator[manifest.Entry]:
+    numbered = list(enumerate(recording.graphs))
+    for entry in recording.spec.entries:
+        buckets = tuple(
+            manifest.Bucket(
+                shape=tuple(recorded.walked.bucket.items()),
+                segments=(manifest.Segment(kind="graph", graph=index),),
+                inputs=recorded.walked.inputs,
+                outputs=recorded.walked.outputs,
+            )
+            for index, recorded in numbered
+            if recorded.walked.entry is entry
+        )
+        yield manifest.Entry(name=entry.name, buckets=buckets)
+
+
+# ---- the rest ------------------------------------------------------------------------------------------------------
+def _target(recording: Recording) -> manifest.Target:
+    return manifest.Target(
+        device=recording.device.kind,
+        arch=recording.images.level,
+        abi=KERNEL_ABI,
+        ranks=1,
+        processors=0,
+        shared_optin=0,
+        driver=0,
+    )
+
+
+def _text(text: TextSpec | None, writer: DraftWriter) -> manifest.Text | None:
+    if text is None:
+        return None
+    return manifest.Text(
+        tokenizer=writer.put_blob(text.tokenizer),
+        chat_template=writer.put_blob(text.chat_template.encode()),
+        bos=text.bos,
+        eos=text.eos,
+        vocabulary=text.vocabulary,
+        context=text.context,
+        block_tokens=text.block_tokens,
+        concurrency=text.concurrency,
+        bos_text=text.bos_text,
+        eos_text=text.eos_text,
+    )

@@ -1,0 +1,130 @@
+"""``capture``: a model becomes a signed core in a folder of cores.
+
+In order: record, write the draft, give the device memory back, let a fresh process check the draft, merge what it
+found, let it check once more, sign, rename into place. Whatever fails leaves nothing of it behind.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from heliograph.capture.checker import Checking, check_confirmed, findings, merged
+from heliograph.capture.draft import put_recording, with_results
+from heliograph.capture.export_graph import Retain
+from heliograph.capture.provenance import Notes, processor_name, provenance
+from heliograph.capture.record import Tell, record
+from heliograph.capture.recording import Recording
+from heliograph.capture.spec import CaptureSpec
+from heliograph.core.format import DEFAULT_CAP
+from heliograph.core.names import check_name
+from heliograph.core.report import Report
+from heliograph.core.sign import SigningKey, development_key, scratch_key
+from heliograph.core.write import DraftWriter, publish
+from heliograph.device.host import open_host
+from heliograph.errors import CoreExistsError
+
+
+def capture(
+    model: nn.Module,
+    spec: CaptureSpec,
+    *,
+    cores: Path,
+    name: str | None = None,
+    cap: int = DEFAULT_CAP,
+    retain: Retain = "template",
+    flags: int = 0,
+    consume: bool = False,
+    sources: Mapping[str, str] | None = None,
+    key: SigningKey | None = None,
+    workers: int = 0,
+    memory_limit: int = 0,
+    progress: Tell | None = None,
+) -> Path:
+    """Captures a model on the host device and returns the folder of its core, below ``cores``.
+
+    name: of the core; left out, ``{arch}-tp{n}-{YYYYMMDDhhmm}`` in UTC. cap: bytes of a weight file at most.
+    retain: "template", or "executable" to instantiate every graph while capturing. flags: instantiation flags.
+    consume: the model's tensors are moved into the core's memory, so that they never exist twice; the model is left
+    without them. sources: the model's files, name to BLAKE3, for the record. key: signs; left out, this machine's
+    development key. workers: threads that run kernels, 0 for all processors. memory_limit: bytes of the device.
+
+    Raises CaptureError (an op, a value read, foreign memory, a check that failed), DeviceError, CoreExistsError,
+    StorageError.
+    """
+    tell = progress or (lambda doing, done, total: None)
+    notes = Notes(retain=retain, sources=sources or {})
+    if name is not None and os.path.lexists(cores / check_name(name)):
+        raise CoreExistsError(
+            f"capturing the core {name!r}",
+            found=f"{cores / name}",
+            required="a name that is free",
+            hint="choose another name, or leave it out: then the time is part of it",
+        )
+    with DraftWriter(cores) as writer:
+        with ExitStack() as held:
+            with _phase(notes, "record"):
+                device = open_host(workers=workers, memory_limit=memory_limit)
+                held.callback(device.close)
+                recording = record(
+                    model, spec, device=device, retain=retain, flags=flags, consume=consume, progress=progress
+                )
+                held.callback(recording.release)
+            with _phase(notes, "draft"):
+                tell("writing the draft", 0, 0)
+                contents = put_recording(recording, writer, cap)
+                checking = Checking(scratch_key(), contents.padding, workers=workers)
+                _note_recording(notes, recording)
+                draft = writer.finish(contents.core, provenance(notes), contents.graphs, checking.key)
+        with _phase(notes, "checker"):
+            tell("checking the draft", 0, 0)
+            report = checking.run(draft, "explore")
+            core = with_results(merged(contents.core, report, writer), report.self_tests)
+            notes.findings = findings(report)
+            _note_report(notes, report)
+            draft = writer.finish(core, provenance(notes), contents.graphs, checking.key)
+            check_confirmed(checking.run(draft, "confirm"), draft.core, notes.findings)
+        tell("signing", 0, 0)
+        return publish(draft, draft.core, provenance(notes), contents.graphs, key or development_key(), name)
+
+
+@contextmanager
+def _phase(notes: Notes, name: str) -> Iterator[None]:
+    start = time.perf_counter_ns()
+    yield
+    notes.phases[name] = time.perf_counter_ns() - start
+
+
+def _note_recording(notes: Notes, recording: Recording) -> None:
+    """Device, and what was taken in this process."""
+    counters = recording.device.counters()
+    costs = [recorded.graph.costs for recorded in recording.graphs]
+    notes.device |= {"arch": recording.device.arch, "kind": recording.device.kind, "processor": processor_name()}
+    notes.costs |= {
+        "executables": str(counters["executables_created"]),
+        "executables_device_bytes": str(sum(cost.device_bytes for cost in costs)),
+        "executables_host_bytes": str(sum(cost.host_bytes for cost in costs)),
+        "functions": str(len(recording.images.functions)),
+        "graphs": str(len(recording.graphs)),
+        "mapped_bytes": str(recording.arena.mapped_bytes),
+        "modules": str(len(recording.images.images)),
+        "nodes": str(sum(len(recorded.walked.steps) for recorded in recording.graphs)),
+        "peak_host_bytes": str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
+    }
+
+
+def _note_report(notes: Notes, report: Report) -> None:
+    """What the checker measured in its process."""
+    notes.costs |= {
+        "checker_peak_device_bytes": str(report.peak_device_bytes),
+        "checker_peak_host_bytes": str(report.peak_host_bytes),
+        "executable_bytes_largest": str(max((g.device_bytes + g.host_bytes for g in report.graphs), default=0)),
+        "instantiate_nanoseconds": str(sum(graph.instantiate_nanoseconds for graph in report.graphs)),
+    }
+    notes.phases |= {f"checker {phase.name}": phase.nanoseconds for phase in report.phases}

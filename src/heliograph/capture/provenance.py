@@ -1,0 +1,178 @@
+"""The record of how a core was made: what a reviewer needs to match two exports, and nothing that says who or where.
+
+Nothing here reaches the core digest. Paths in the command are replaced by digests of what they hold; of the
+environment only listed variables are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from blake3 import blake3
+
+import heliograph
+from heliograph import _native
+from heliograph.capture.environment import recorded_environment
+from heliograph.core.format import FORMAT
+from heliograph.core.manifest import Item, Phase, Provenance
+from heliograph.core.write import utc_text
+
+PACKAGE = Path(heliograph.__file__).parent
+VERSIONS = ("heliograph", "torch", "blake3", "msgspec", "safetensors", "cryptography", "numpy", "gguf")
+OWN_FILES = ("src", "native", "CMakeLists.txt", "pyproject.toml")  # what decides behaviour in a source checkout
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is noted while a capture goes on. ``sources``: the model's files, name to BLAKE3."""
+
+    retain: str
+    sources: Mapping[str, str] = field(default_factory=dict)
+    device: dict[str, str] = field(default_factory=dict)
+    costs: dict[str, str] = field(default_factory=dict)
+    phases: dict[str, int] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+
+
+def provenance(notes: Notes) -> Provenance:
+    """The record as of now."""
+    commit, uncommitted = source_state(PACKAGE.parent.parent)
+    return Provenance(
+        format=FORMAT,
+        created=utc_text(datetime.now(UTC)),
+        command=tuple(without_paths(part) for part in [*sys.orig_argv[:1], *sys.argv]),
+        commit=commit,
+        uncommitted=uncommitted,
+        environment=_items({name: without_paths(value) for name, value in recorded_environment().items()}),
+        compiler=_items({name: without_paths(value.strip()) for name, value in _native.BUILD.items()}),
+        versions=_items(_versions()),
+        libraries=_items(native_libraries()),
+        sources=_items(kernel_sources()),
+        device=_items(notes.device),
+        source_files=_items(dict(notes.sources)),
+        tuning_cache="",
+        seed=0,
+        retain=notes.retain,
+        costs=_items(notes.costs),
+        phases=tuple(Phase(name=name, nanoseconds=spent) for name, spent in notes.phases.items()),
+        tuning_log=(),
+        findings=notes.findings,
+    )
+
+
+def _items(values: Mapping[str, str]) -> tuple[Item, ...]:
+    return tuple(Item(name=name, value=value) for name, value in sorted(values.items()))
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+def without_paths(argument: str) -> str:
+    """The argument with every word that is a path replaced by a digest of what the path holds."""
+    return " ".join(_without_path(word) for word in argument.split(" "))
+
+
+def _without_path(word: str) -> str:
+    head, separator, tail = word.rpartition("=")
+    if os.sep not in tail and not (tail not in ("", ".", "..") and os.path.lexists(tail)) and tail not in (".", ".."):
+        return word
+    return f"{head}{separator}{path_digest(Path(tail))}"
+
+
+def path_digest(path: Path) -> str:
+    """``file:BLAKE3`` of a file's bytes, ``folder:BLAKE3`` of the names and sizes in it, ``path`` of nothing."""
+    if path.is_file():
+        digest = blake3(max_threads=blake3.AUTO)
+        digest.update_mmap(path)
+        return f"file:{digest.hexdigest()}"
+    if path.is_dir():
+        listing = blake3()
+        for name, size in sorted(_listed(path)):
+            listing.update(f"{name}\0{size}\0".encode())
+        return f"folder:{listing.hexdigest()}"
+    return "path"
+
+
+def _listed(folder: Path) -> Iterable[tuple[str, int]]:
+    for file in folder.iterdir():
+        if file.is_file():
+            yield file.name, file.stat().st_size
+
+
+# ---- versions, libraries, sources ----------------------------------------------------------------------------------
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "libc": " ".join(platform.libc_ver()), "system": platform.system()}
+    for name in VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def native_libraries() -> dict[str, str]:
+    """SHA-256 of our extension and of PyTorch's libraries, as they are mapped into this process."""
+    folders = [PACKAGE, *(Path(path) for path in getattr(sys.modules.get("torch"), "__path__", ()))]
+    mapped = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    found: dict[str, str] = {}
+    for path in sorted(Path(name) for name in mapped):
+        ours = path.name.startswith("_native") or any(folder in path.parents for folder in folders)
+        if ours and path.is_file() and ".so" in path.name:
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def kernel_sources() -> dict[str, str]:
+    """BLAKE3 of each kernel family's source and of the headers they share, where they are at hand."""
+    folder = PACKAGE.parent.parent / "native" / "host" / "kernels"
+    if not folder.is_dir():
+        return {}
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".h"))
+    return {path.name: blake3(path.read_bytes()).hexdigest() for path in files}
+
+
+def processor_name() -> str:
+    """The processor's name as it states it, without marks and spaces at its ends."""
+    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+# ---- the source commit ---------------------------------------------------------------------------------------------
+def source_state(checkout: Path) -> tuple[str, str]:
+    """The commit of a source checkout and the SHA-256 of what differs from it; empty outside one, or where equal."""
+    if not (checkout / ".git").exists():
+        return "", ""
+    commit = _git(checkout, "rev-parse", "HEAD").decode().strip()
+    if not commit:
+        return "", ""
+    changes = _git(checkout, "diff", "--binary", "HEAD", "--", *OWN_FILES)
+    others = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *OWN_FILES)
+    digest = hashlib.sha256(changes)
+    for name in sorted(filter(None, others.split(b"\0"))):
+        file = checkout / os.fsdecode(name)
+        digest.update(name + b"\0" + (file.read_bytes() if file.is_file() else b""))
+    return commit, digest.hexdigest() if changes or others else ""
+
+
+def _git(checkout: Path, *arguments: str) -> bytes:
+    try:
+        ended = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+            ["git", "-C", str(checkout), *arguments],  # noqa: S607 - the user's git
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return b""
+    return ended.stdout if ended.returncode == 0 else b""
