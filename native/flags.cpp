@@ -8,16 +8,16 @@
 namespace hg {
 namespace {
 
-constexpr std::array<std::pair<uint32_t, const char *>, 4> kNames = {{{kAutoFreeOnLaunch, "auto_free_on_launch"},
-                                                                     {kUpload, "upload"},
-                                                                     {kDeviceLaunch, "device_launch"},
-                                                                     {kUseNodePriority, "use_node_priority"}}};
+constexpr std::array<std::pair<uint32_t, const char *>, 4> kNames = {{{kAutoFreeOnLaunch, "AUTO_FREE_ON_LAUNCH"},
+                                                                     {kUpload, "UPLOAD"},
+                                                                     {kDeviceLaunch, "DEVICE_LAUNCH"},
+                                                                     {kUseNodePriority, "USE_NODE_PRIORITY"}}};
 constexpr uint32_t kSupported = kAutoFreeOnLaunch | kUseNodePriority;
 
 }  // namespace
 
 std::string flag_names(uint32_t flags) {
-  if (flags == 0) return "none (0)";
+  if (flags == 0) return "no flag (0)";
   std::string out;
   for (uint32_t bit = 1; bit != 0; bit <<= 1) {
     if (!(flags & bit)) continue;
@@ -32,7 +32,7 @@ std::string flag_names(uint32_t flags) {
 void check_flags(uint32_t flags) {
   if ((flags & ~kSupported) == 0) return;
   throw Error("FlagsError", "instantiating a graph", flag_names(flags & ~kSupported),
-              "only " + flag_names(kSupported), "leave the other flags out: a rebuilt executable could not honour them");
+              "no flag, AUTO_FREE_ON_LAUNCH (1), USE_NODE_PRIORITY (8) or both (9)", "leave the other flags out: a rebuilt executable could not honour them");
 }
 
 }  // namespace hg

@@ -5,7 +5,7 @@
 
 namespace hg {
 
-std::string flag_names(uint32_t flags);  // "auto_free_on_launch (1) | upload (2)", "none (0)"
+std::string flag_names(uint32_t flags);  // "AUTO_FREE_ON_LAUNCH (1) | UPLOAD (2)", "no flag (0)"
 void check_flags(uint32_t flags);        // FlagsError naming the bits that are refused
 
 }  // namespace hg

@@ -54,11 +54,12 @@ nb::list running_of(const Bytes &status) {
 void register_host(nb::module_ &m) {
   nb::class_<HostDevice, Device>(
       m, "HostDevice",
-      "The CPU as a device.\n\nworkers: threads that run a launch, its stream's included; 0: one a processor. cpus: "
-      "where they run; with one or more for each worker, each worker has its own. memory_limit: bytes that may be "
-      "mapped or held by executables (OutOfMemoryError beyond), 0: none. spin_us: how long a worker spins before it "
-      "sleeps. status_fd: a shared file of at least one page where the running launch and node of each worker stand "
-      "and a fault is recorded.")
+      "The CPU as a device.\n\n"
+      "workers: threads that run a launch, its stream's included; 0: one a processor. cpus: where they run; with one\n"
+      "or more for each worker, each worker has its own. memory_limit: bytes that may be mapped or held by\n"
+      "executables (OutOfMemoryError beyond), 0: none. spin_us: how long a worker spins before it sleeps. status_fd:\n"
+      "a shared file of at least one page where the running launch and node of each worker stand and a fault is\n"
+      "recorded.")
       .def(nb::new_(&open_device), "workers"_a = 0, "cpus"_a = nb::tuple(), "memory_limit"_a = 0, "spin_us"_a = 50,
            "status_fd"_a = -1)
       .def_prop_ro("workers", &HostDevice::workers)

@@ -106,7 +106,7 @@ std::shared_ptr<Reservation> HostDevice::reserve(uint64_t address, uint64_t span
 
 std::shared_ptr<Module> HostDevice::load_module(std::shared_ptr<const SealedImage> image) {
   check_open("loading a kernel module");
-  return std::make_shared<HostModule>(std::move(image), counters_);
+  return load_host_module(std::move(image), counters_);
 }
 
 std::shared_ptr<Stream> HostDevice::create_stream() {

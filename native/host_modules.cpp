@@ -111,7 +111,34 @@ const hg_module *find_table(const SealedImage &image, void *handle) {
   return table;
 }
 
+bool same_bytes(const SealedImage &a, const SealedImage &b) {
+  if (a.size() != b.size()) return false;
+  MappedImage left(a), right(b);
+  return memcmp(left.bytes, right.bytes, left.size) == 0;
+}
+
+// Modules of this process by the name of their image, its digest. Names are not trusted: bytes are compared. Never
+// destroyed: modules may outlive static objects.
+struct Loaded {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<HostModule>> modules;
+};
+Loaded &loaded() {
+  static Loaded *it = new Loaded;
+  return *it;
+}
+
 }  // namespace
+
+std::shared_ptr<Module> load_host_module(std::shared_ptr<const SealedImage> image,
+                                         std::shared_ptr<HostCounters> counters) {
+  std::lock_guard lock(loaded().mutex);
+  std::weak_ptr<HostModule> &known = loaded().modules[image->name()];
+  if (auto live = known.lock(); live && same_bytes(live->image(), *image)) return live;
+  auto made = std::make_shared<HostModule>(std::move(image), std::move(counters));
+  known = made;
+  return made;
+}
 
 std::vector<std::string> host_levels() {
   std::vector<std::string> levels;

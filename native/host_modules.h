@@ -17,6 +17,10 @@ struct HostCounters;
 // Instruction-set levels this processor can run, best first. "generic" is always the last.
 std::vector<std::string> host_levels();
 
+// The module of an image. One with the same name and bytes that is loaded in this process is the same module.
+std::shared_ptr<Module> load_host_module(std::shared_ptr<const SealedImage> image,
+                                         std::shared_ptr<HostCounters> counters);
+
 class HostModule : public Module {
  public:
   // Throws ModuleError: the policy that refuses code, the loader's words, another ABI, a malformed function table, or
@@ -27,6 +31,7 @@ class HostModule : public Module {
   uint32_t abi() const override { return table_->abi; }
   std::string family() const override { return table_->family; }
   std::string level() const override { return table_->level; }
+  const SealedImage &image() const { return *image_; }
   std::vector<std::string> function_names() const override;
   std::shared_ptr<Function> function(const std::string &name) override;
 

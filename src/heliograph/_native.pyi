@@ -1,125 +1,272 @@
-"""The native extension, as Python sees it (contract; regenerated from the module once it is built)."""
-from collections.abc import Buffer, Callable, Sequence
+"""
+The drivers: fixed-address memory, kernel modules, streams, templates and executables.
+"""
 
-SCHEMA: int  # the schema this extension was built for; heliograph/__init__ compares it (R18)
-BUILD: dict[str, str]  # compiler, compiler_version, flags, schema, cuda_headers
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
+
+SCHEMA: int = 1
+
+BUILD: dict[str, str]
 
 class SealedImage:
-    """A kernel image in a sealed memfd: written, sealed, then readable by descriptor for hashing."""
-    def __init__(self, name: str, data: Buffer) -> None: ...
-    def fileno(self) -> int: ...
+    """
+    A kernel image that nobody can change any more: written, sealed, then readable by descriptor for hashing.
+
+    place: memory (a sealed memfd), runtime (an unnamed file in `folder`), cache (a file in `folder`, unlinked).
+    """
+
+    def __init__(self, name: str, data: Buffer, place: str = "memory", folder: str = "") -> None: ...
+    def fileno(self) -> int:
+        """
+        The descriptor; open for as long as this object or a module made of it.
+        """
+
     @property
     def size(self) -> int: ...
-
-class Function:
-    name: str
-    param_bytes: int
-    pointer_offsets: tuple[int, ...]
+    def refusal(self) -> str:
+        """The policy that forbids code in this place, or an empty string."""
 
 class Module:
-    abi: int
-    family: str
-    level: str
+    @property
+    def abi(self) -> int: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def level(self) -> str: ...
     def function(self, name: str) -> Function: ...
     def function_names(self) -> list[str]: ...
 
+class Function:
+    @property
+    def name(self) -> str: ...
+    @property
+    def param_bytes(self) -> int:
+        """Size of the parameter block, as the driver states it."""
+
+    @property
+    def pointer_offsets(self) -> tuple[int, ...]: ...
+    @property
+    def module(self) -> Module: ...
+
 class Reservation:
-    address: int
-    span: int
-    mapped_bytes: int
-    def map(self, offset: int, size: int) -> None: ...
-    def unmap(self, offset: int, size: int) -> None: ...
+    """A span of addresses that is ours; parts of it are backed by memory."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def span(self) -> int: ...
+    @property
+    def mapped_bytes(self) -> int: ...
+    def map(self, offset: int, size: int) -> None:
+        """
+        Backs a range with zeroed memory. Both are multiples of the device's granularity.
+        """
+
+    def unmap(self, offset: int, size: int) -> None:
+        """
+        Waits for the device, then gives the memory back. The addresses stay ours.
+        """
+
     def protect(self, offset: int, size: int, writable: bool) -> None: ...
     def write(self, offset: int, data: Buffer) -> None: ...
     def read(self, offset: int, size: int) -> bytes: ...
     def fill(self, offset: int, value: int, size: int) -> None: ...
-    def view(self, offset: int, size: int) -> memoryview: ...  # host only; writable; holds the reservation
-    def close(self) -> None: ...  # unmaps everything; an error while views are held
+    def view(self, offset: int, size: int) -> memoryview:
+        """
+        The memory itself (host only), writable unless protected. It holds the reservation.
+        """
+
+    def close(self) -> None:
+        """Unmaps everything. An error while views are held."""
 
 class Event:
     def synchronize(self) -> None: ...
     def query(self) -> bool: ...
 
 class Stream:
-    def launch(self, function: Function, grid: tuple[int, int, int], params: Buffer) -> None: ...
+    """
+    Work in order. Work on two streams has no order unless an event gives it one.
+    """
+
+    def launch(self, function: Function, grid: tuple[int, int, int], params: Buffer) -> None:
+        """Submits one kernel, or adds it as a node when the stream is capturing."""
+
     def memset(self, address: int, value: int, size: int) -> None: ...
     def memcpy(self, to: int, source: int, size: int) -> None: ...
     def record(self, event: Event) -> None: ...
-    def wait(self, event: Event) -> None: ...
+    def wait(self, event: Event) -> None:
+        """
+        Later work of this stream starts after the work that the event's last record follows.
+        """
+
     def synchronize(self) -> None: ...
-    def query(self) -> bool: ...
-    def begin_capture(self) -> None: ...
+    def query(self) -> bool:
+        """Whether all its work is done."""
+
+    def begin_capture(self) -> None:
+        """From now on work becomes nodes of a new template."""
+
     def end_capture(self) -> Template: ...
-    capturing: bool
+    @property
+    def capturing(self) -> bool: ...
+    def close(self) -> None:
+        """Waits for its work and ends the stream. Idempotent."""
 
 class Node:
-    """One node read back from the driver. Fields of other kinds are None / 0."""
-    kind: int
-    function: Function | None
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    params: bytes
-    address: int  # memset: destination; memcpy: destination
-    source: int
-    value: int
-    size: int
+    """
+    One node read back from the driver. Fields of other kinds are None or 0.
+    """
+
+    @property
+    def kind(self) -> int: ...
+    @property
+    def function(self) -> Function | None: ...
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+    @property
+    def block(self) -> tuple[int, int, int]: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def params(self) -> bytes: ...
+    @property
+    def address(self) -> int:
+        """Destination of a memset or a memcpy."""
+
+    @property
+    def source(self) -> int: ...
+    @property
+    def value(self) -> int: ...
+    @property
+    def size(self) -> int: ...
 
 class Template:
-    device: Device
-    node_count: int
-    edge_count: int
-    def add_kernel(self, function: Function, grid: tuple[int, int, int], params: Buffer, after: Sequence[int] = ()) -> int: ...
+    """A graph as the driver holds it: nodes and edges in construction order."""
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def node_count(self) -> int: ...
+    @property
+    def edge_count(self) -> int: ...
+    def add_kernel(
+        self, function: Function, grid: tuple[int, int, int], params: Buffer, after: Sequence[int] = ()
+    ) -> int: ...
     def add_memset(self, address: int, value: int, size: int, after: Sequence[int] = ()) -> int: ...
     def add_memcpy(self, to: int, source: int, size: int, after: Sequence[int] = ()) -> int: ...
     def add_empty(self, after: Sequence[int] = ()) -> int: ...
     def nodes(self) -> list[Node]: ...
-    def edges(self) -> list[tuple[int, int, bytes]]: ...
+    def edges(self) -> list[tuple[int, int, bytes]]:
+        """(from, to, data) sorted by (to, from)."""
+
     def instantiate(self, flags: int = 0) -> Executable: ...
-    def close(self) -> None: ...  # idempotent; later use is GraphStateError
+    def close(self) -> None:
+        """Idempotent. Later use is GraphStateError."""
 
 class Executable:
-    flags: int  # read back from the driver
-    in_flight: int
-    device_bytes: int
-    host_bytes: int
+    """An instantiated graph. Dropping it waits for its launches."""
+
+    @property
+    def flags(self) -> int:
+        """Read back from the driver."""
+
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def device_bytes(self) -> int: ...
+    @property
+    def host_bytes(self) -> int: ...
     def launch(self, stream: Stream) -> None: ...
-    def drain(self) -> None: ...
-    def close(self) -> None: ...  # drains first; idempotent
+    def drain(self) -> None:
+        """Returns when no launch has been in flight."""
+
+    def close(self) -> None:
+        """Drains first. Idempotent."""
 
 class Device:
-    kind: str
-    arch: str
-    alive: bool
-    granularity: int
-    def reserve(self, address: int, span: int) -> Reservation: ...
+    @property
+    def kind(self) -> str:
+        """host or cuda"""
+
+    @property
+    def arch(self) -> str:
+        """From the driver: x86-64-v3, sm_90."""
+
+    @property
+    def alive(self) -> bool:
+        """False once its context is gone."""
+
+    @property
+    def granularity(self) -> int:
+        """Bytes: what is mapped is a multiple of it."""
+
+    def reserve(self, address: int, span: int) -> Reservation:
+        """Exactly there, or AddressTakenError."""
+
     def load_module(self, image: SealedImage) -> Module: ...
     def create_stream(self) -> Stream: ...
     def create_event(self) -> Event: ...
     def create_template(self) -> Template: ...
     def synchronize(self) -> None: ...
-    def counters(self) -> dict[str, int]: ...
-    def close(self) -> None: ...
+    def counters(self) -> dict[str, int]:
+        """What was created since the device was opened."""
+
+    def close(self) -> None:
+        """
+        Waits for all work, then gives threads or the context back. Idempotent.
+        """
+
+def check_columns(
+    columns: dict[str, Buffer],
+    host: bool,
+    functions: Sequence[tuple[int, Sequence[int]]],
+    buffers: Sequence[tuple[int, int, bool]],
+    graphs: Sequence[tuple[int, int, int]],
+    chunks: int,
+) -> None:
+    """
+    Checks what the columns of graphs.safetensors mean (docs/core-format.md, M70 to M85) against core.json:
+    functions are (param_bytes, pointers), buffers (address, size, writable), graphs (nodes, edges, flags),
+    chunks the rows of weights.chunks. FormatError names the rule that is broken.
+    """
 
 class HostDevice(Device):
-    """The CPU as a device. workers: threads that run kernels, the submitting stream's included; cpus: their CPU set;
-    memory_limit: bytes that may be mapped or held by executables (OutOfMemoryError beyond); status_fd: a shared file
-    of at least one page where the running launch and node of each worker stand and a fault is recorded."""
-    def __init__(self, workers: int = 0, cpus: Sequence[int] = (), memory_limit: int = 0, spin_us: int = 50, status_fd: int = -1) -> None: ...
-    workers: int
-    def inject_fault(self, launch: int, node: int) -> None: ...  # the node of that launch (counted from now) dies as by SIGSEGV
+    """
+    The CPU as a device.
+
+    workers: threads that run a launch, its stream's included; 0: one a processor. cpus: where they run; with one
+    or more for each worker, each worker has its own. memory_limit: bytes that may be mapped or held by
+    executables (OutOfMemoryError beyond), 0: none. spin_us: how long a worker spins before it sleeps. status_fd:
+    a shared file of at least one page where the running launch and node of each worker stand and a fault is
+    recorded.
+    """
+
+    def __init__(
+        self, workers: int = 0, cpus: Sequence[int] = (), memory_limit: int = 0, spin_us: int = 50, status_fd: int = -1
+    ) -> None: ...
+    @property
+    def workers(self) -> int: ...
+    def inject_fault(self, launch: int, node: int) -> None:
+        """The node of the launch-th launch from now on faults, as by SIGSEGV."""
+
+def host_levels() -> list[str]:
+    """Instruction-set levels this processor can run, best first."""
+
+def read_fault(status: Buffer) -> dict[str, int] | None:
+    """
+    The fault recorded in a status page: signal, address, launch, node (-1: no graph's), worker.
+    """
+
+def read_running(status: Buffer) -> list[dict[str, int]]:
+    """
+    What the workers of a status page run, or ran when the process ended: worker, launch, node.
+    """
 
 class CudaDevice(Device):
-    """A CUDA device through the lazily opened driver library (HELIOGRAPH_LIBCUDA names another one, for tests)."""
+    """
+    A CUDA device through the lazily opened driver library (HELIOGRAPH_LIBCUDA names another one, for tests).
+    """
+
     def __init__(self, index: int = 0) -> None: ...
-
-def host_levels() -> list[str]: ...  # instruction-set levels this CPU can run, best first
-def read_fault(status: Buffer) -> dict[str, int] | None: ...  # signal, address, launch, node, worker
-
-def check_columns(columns: dict[str, Buffer], host: bool, functions: Sequence[tuple[int, Sequence[int]]], buffers: Sequence[tuple[int, int, bool]], graphs: Sequence[tuple[int, int, int]], chunks: int) -> None:
-    """Checks what the columns of graphs.safetensors mean (docs/core-format.md, M70 to M85) against core.json:
-    functions are (param_bytes, pointers), buffers (address, size, writable), graphs (nodes, edges, flags),
-    chunks the rows of weights.chunks. FormatError names the rule that is broken."""
-
-def build_template(device: Device, columns: dict[str, Buffer], graph: int, functions: Sequence[Function]) -> Template:
-    """Rebuilds one graph of a checked catalogue, nodes and edges in stored order."""
