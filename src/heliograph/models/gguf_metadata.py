@@ -85,4 +85,4 @@ class Metadata:
 
     def _wrong_type(self, key: str, found: Kind | None, kinds: tuple[Kind, ...]) -> ModelFileError:
         names = " or ".join(kind.name for kind in kinds)
-        return self.malformed(f"metadata {key!r} of type {found.name if found else None}", f"type {names}")
+        return self.malformed(f"metadata {key!r} of type {found.name if found is not None else None}", f"type {names}")

@@ -69,6 +69,8 @@ def _config(metadata: Metadata, architecture: str, *, tied: bool, factors: tuple
     for key in ("attention.value_length", "rope.dimension_count"):
         if whole(key, head_width) != head_width:
             raise metadata.unsupported(f"{key} {whole(key)}", f"{head_width}, the head width", "this is not built")
+    if len(factors) not in (0, head_width // 2):
+        raise metadata.malformed(f"{ROPE_FACTORS} with {len(factors)} factors", f"{head_width // 2}")
     config = LlamaConfig(
         architecture=architecture,
         vocabulary=len(metadata.texts("tokenizer.ggml.tokens")),
