@@ -1,6 +1,7 @@
 // Reservation, as Python sees it, and the views of its memory.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
 
