@@ -71,7 +71,8 @@ template <auto Kernel> constexpr hg_function function(const char *name) { return
 }  // namespace hg
 
 #define HG_PARENS ()
-#define HG_EXPAND(...) HG_EXPAND2(HG_EXPAND2(HG_EXPAND2(HG_EXPAND2(__VA_ARGS__))))
+#define HG_EXPAND(...) HG_EXPAND3(HG_EXPAND3(HG_EXPAND3(HG_EXPAND3(__VA_ARGS__))))
+#define HG_EXPAND3(...) HG_EXPAND2(HG_EXPAND2(HG_EXPAND2(HG_EXPAND2(__VA_ARGS__))))
 #define HG_EXPAND2(...) HG_EXPAND1(HG_EXPAND1(HG_EXPAND1(HG_EXPAND1(__VA_ARGS__))))
 #define HG_EXPAND1(...) __VA_ARGS__
 #define HG_OFFSETS(Params, member, ...) \

@@ -11,6 +11,7 @@
 #endif
 
 #define HG_INLINE inline __attribute__((always_inline))
+#define HG_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace hg {
 

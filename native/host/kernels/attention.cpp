@@ -1,0 +1,136 @@
+// Causal attention over the paged f16 cache, decode and prefill alike: each row runs over its positions 0..p in tiles
+// of 16 absolute positions, in order, with a running maximum. What a row does depends on its own position and on
+// nothing else, so a chunk of a prompt and a single decode step give the same bits.
+//
+// A tile: 16 scores (dot products in 16 lanes over the head's dim), p = exp(score - max), sum and output scaled by
+// exp(old max - new max), then the values added token by token. Query heads that share a key head are computed
+// together in groups, which saves conversions and changes no bit.
+#include "elementary.h"
+#include "kernel.h"
+#include "paged.h"
+
+namespace {
+using hg::F32x16;
+
+constexpr uint32_t kTile = 16;
+constexpr uint32_t kMaxDim = 512;  // the op's folder refuses more
+
+struct Attention {
+  const float *q;            // [tokens, heads, dim]
+  const hg::f16 *cache;
+  const int32_t *tables;     // [table_rows, table_width]
+  const int32_t *rows;       // [tokens]
+  const int32_t *positions;  // [tokens], -1 is padding and gives zeros
+  float *out;                // [tokens, heads, dim], contiguous
+  uint64_t q_token_stride, q_head_stride;
+  hg::Paging paging;
+  uint32_t tokens, heads;
+  float scale;
+};
+
+template <int Group> struct State {
+  alignas(64) float q[Group][kMaxDim];
+  alignas(64) float out[Group][kMaxDim];
+  alignas(64) float p[Group][kTile];
+  float max[Group], sum[Group];
+};
+
+HG_INLINE F32x16 load_f16(const hg::f16 *p, uint32_t i, uint32_t dim) {
+  return i + 16 <= dim ? hg::load_as_f32(p + i) : hg::load_tail_as_f32(p + i, int(dim - i));
+}
+
+// Scores of `count` tokens whose keys are given; lanes beyond are minus infinity.
+template <int Group> HG_INLINE void score(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
+  for (uint32_t j = 0; j < kTile; ++j) {
+    F32x16 acc[Group];
+#pragma GCC unroll 4
+    for (int g = 0; g < Group; ++g) acc[g] = hg::splat(0.0f);
+    if (j < count)
+      for (uint32_t i = 0; i < a.paging.dim; i += 16) {
+        const F32x16 key = load_f16(keys[j], i, a.paging.dim);
+#pragma GCC unroll 4
+        for (int g = 0; g < Group; ++g) acc[g] = hg::fma(hg::load(s.q[g] + i), key, acc[g]);
+      }
+#pragma GCC unroll 4
+    for (int g = 0; g < Group; ++g) s.p[g][j] = j < count ? hg::sum(acc[g]) * a.scale : -__builtin_inff();
+  }
+}
+
+// Turns scores into weights, and scales what was summed so far.
+template <int Group> HG_INLINE void rescale(const Attention &a, State<Group> &s) {
+  for (int g = 0; g < Group; ++g) {
+    const F32x16 scores = hg::load(s.p[g]);
+    const float max = hg::max_lane(scores);
+    const float above = max > s.max[g] ? max : s.max[g];
+    const F32x16 weights = hg::exp(scores - hg::splat(above));
+    const float keep = hg::exp(s.max[g] - above);
+    s.max[g] = above;
+    s.sum[g] = s.sum[g] * keep + hg::sum(weights);
+    hg::store<float, 16>(s.p[g], weights);
+    for (uint32_t i = 0; i < a.paging.dim; i += 16) hg::store<float, 16>(s.out[g] + i, hg::load(s.out[g] + i) * hg::splat(keep));
+  }
+}
+
+template <int Group> HG_INLINE void add_values(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
+  const uint64_t distance = hg::value_distance(a.paging);
+  for (uint32_t i = 0; i < a.paging.dim; i += 16) {
+    F32x16 acc[Group];
+#pragma GCC unroll 4
+    for (int g = 0; g < Group; ++g) acc[g] = hg::load(s.out[g] + i);
+    for (uint32_t j = 0; j < count; ++j) {
+      const F32x16 value = load_f16(keys[j] + distance, i, a.paging.dim);
+#pragma GCC unroll 4
+      for (int g = 0; g < Group; ++g) acc[g] = hg::fma(hg::splat(s.p[g][j]), value, acc[g]);
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < Group; ++g) hg::store<float, 16>(s.out[g] + i, acc[g]);
+  }
+}
+
+template <int Group> void attend(const Attention &a, uint64_t t, uint32_t head) {
+  const hg::Paging &paging = a.paging;
+  State<Group> s;
+  const uint32_t dim = paging.dim, whole = (dim + 15) / 16 * 16;
+  for (int g = 0; g < Group; ++g) {
+    for (uint32_t i = 0; i < whole; ++i) {
+      s.q[g][i] = i < dim ? a.q[t * a.q_token_stride + (head + g) * a.q_head_stride + i] : 0.0f;
+      s.out[g][i] = 0.0f;
+    }
+    s.max[g] = -__builtin_inff();
+    s.sum[g] = 0.0f;
+  }
+  const int32_t row = a.rows[t], position = a.positions[t];
+  const uint32_t length = hg::in_table(paging, row, position) ? uint32_t(position) + 1 : 0;
+  const int32_t *table = a.tables + (length ? uint64_t(row) * paging.table_width : 0);
+  const uint32_t kv_head = head / (a.heads / paging.kv_heads);
+  for (uint32_t from = 0; from < length; from += kTile) {
+    const hg::f16 *keys[kTile];
+    const uint32_t count = uint32_t(hg::min_of(kTile, length - from));
+    for (uint32_t j = 0; j < count; ++j) {
+      const int32_t block_index = table[(from + j) / paging.block_tokens];
+      keys[j] = a.cache + hg::key_offset(paging, block_index < 0 ? 0 : block_index, (from + j) % paging.block_tokens, kv_head);
+    }
+    score<Group>(a, s, keys, count);
+    rescale<Group>(a, s);
+    add_values<Group>(a, s, keys, count);
+  }
+  for (int g = 0; g < Group; ++g) {
+    const float inverse = length ? 1.0f / s.sum[g] : 0.0f;
+    for (uint32_t i = 0; i < dim; ++i) a.out[(t * a.heads + head + g) * dim + i] = s.out[g][i] * inverse;
+  }
+}
+
+// A block of the grid is a group of heads of a row. Rows are taken from both ends in turn: in a chunk of a prompt the
+// later ones cost more, and any range of blocks then costs about the same.
+template <int Group> void attention(const Attention &a, uint32_t first, uint32_t last) {
+  const uint32_t groups = a.heads / Group;
+  for (uint32_t block = first; block < last; ++block) {
+    const uint64_t turn = block / groups;
+    attend<Group>(a, turn % 2 ? a.tokens - 1 - turn / 2 : turn / 2, block % groups * Group);
+  }
+}
+}  // namespace
+
+HG_POINTERS(Attention, q, cache, tables, rows, positions, out)
+HG_MODULE("attention", hg::function<attention<1>>("paged_attention_1"), hg::function<attention<2>>("paged_attention_2"),
+          hg::function<attention<3>>("paged_attention_3"), hg::function<attention<4>>("paged_attention_4"))

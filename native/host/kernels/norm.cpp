@@ -1,0 +1,34 @@
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight. Lane i mod 16 sums the squares of elements i in order.
+#include "kernel.h"
+
+namespace {
+struct RmsNorm {
+  const float *x;       // [outer, inner, dim]
+  const float *weight;  // [dim]
+  float *out;           // the same, contiguous
+  uint64_t outer_stride, inner_stride;
+  uint32_t inner, rows, dim, rows_per_block;
+  float eps;
+};
+
+void rms_norm(const RmsNorm &p, uint32_t first, uint32_t last) {
+  const uint64_t begin = uint64_t(first) * p.rows_per_block, end = hg::min_of(uint64_t(last) * p.rows_per_block, p.rows);
+  const uint32_t whole = p.dim / 16 * 16;
+  for (uint64_t row = begin; row < end; ++row) {
+    const float *x = p.x + row / p.inner * p.outer_stride + row % p.inner * p.inner_stride;
+    hg::F32x16 squares = hg::splat(0.0f);
+    for (uint32_t i = 0; i < whole; i += 16) {
+      const hg::F32x16 v = hg::load(x + i);
+      squares = hg::fma(v, v, squares);
+    }
+    const hg::F32x16 rest = hg::load_tail(x + whole, int(p.dim - whole));
+    const float mean = hg::sum(hg::fma(rest, rest, squares)) / float(p.dim);
+    const float scale = hg::rsqrt(mean + p.eps);
+    float *out = p.out + row * p.dim;
+    for (uint32_t i = 0; i < p.dim; ++i) out[i] = x[i] * scale * p.weight[i];
+  }
+}
+}  // namespace
+
+HG_POINTERS(RmsNorm, x, weight, out)
+HG_MODULE("norm", hg::function<rms_norm>("rms_norm_f32"))
