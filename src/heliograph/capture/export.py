@@ -18,7 +18,7 @@ from torch import nn
 from heliograph.capture.checker import Checking, check_confirmed, findings, merged
 from heliograph.capture.draft import put_recording, with_results
 from heliograph.capture.export_graph import Retain
-from heliograph.capture.provenance import Notes, processor_name, provenance
+from heliograph.capture.provenance import Notes, completed, processor_name, provenance
 from heliograph.capture.record import Tell, record
 from heliograph.capture.recording import Recording
 from heliograph.capture.spec import CaptureSpec
@@ -81,17 +81,18 @@ def capture(
                 contents = put_recording(recording, writer, cap)
                 checking = Checking(scratch_key(), contents.padding, workers=workers)
                 _note_recording(notes, recording)
-                draft = writer.finish(contents.core, provenance(notes), contents.graphs, checking.key)
+                base = provenance(notes)
+                draft = writer.finish(contents.core, base, contents.graphs, checking.key)
         with _phase(notes, "checker"):
             tell("checking the draft", 0, 0)
             report = checking.run(draft, "explore")
             core = with_results(merged(contents.core, report, writer), report.self_tests)
             notes.findings = findings(report)
             _note_report(notes, report)
-            draft = writer.finish(core, provenance(notes), contents.graphs, checking.key)
+            draft = writer.finish(core, completed(base, notes), contents.graphs, checking.key)
             check_confirmed(checking.run(draft, "confirm"), draft.core, notes.findings)
         tell("signing", 0, 0)
-        return publish(draft, draft.core, provenance(notes), contents.graphs, key or development_key(), name)
+        return publish(draft, draft.core, completed(base, notes), contents.graphs, key or development_key(), name)
 
 
 @contextmanager
@@ -105,6 +106,7 @@ def _note_recording(notes: Notes, recording: Recording) -> None:
     """Device, and what was taken in this process."""
     counters = recording.device.counters()
     costs = [recorded.graph.costs for recorded in recording.graphs]
+    notes.families = tuple(image.family for image in recording.images.images)
     notes.device |= {"arch": recording.device.arch, "kind": recording.device.kind, "processor": processor_name()}
     notes.costs |= {
         "executables": str(counters["executables_created"]),

@@ -14,9 +14,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 from blake3 import blake3
 
 import heliograph
@@ -33,10 +35,12 @@ OWN_FILES = ("src", "native", "CMakeLists.txt", "pyproject.toml")  # what decide
 
 @dataclass(slots=True)
 class Notes:
-    """What is noted while a capture goes on. ``sources``: the model's files, name to BLAKE3."""
+    """What is noted while a capture goes on. ``sources``: the model's files, name to BLAKE3;
+    ``families``: of the kernels that the graphs use."""
 
     retain: str
     sources: Mapping[str, str] = field(default_factory=dict)
+    families: tuple[str, ...] = ()
     device: dict[str, str] = field(default_factory=dict)
     costs: dict[str, str] = field(default_factory=dict)
     phases: dict[str, int] = field(default_factory=dict)
@@ -44,27 +48,37 @@ class Notes:
 
 
 def provenance(notes: Notes) -> Provenance:
-    """The record as of now."""
+    """The record so far; ``completed`` brings it up to date."""
     commit, uncommitted = source_state(PACKAGE.parent.parent)
     return Provenance(
         format=FORMAT,
         created=utc_text(datetime.now(UTC)),
-        command=tuple(without_paths(part) for part in [*sys.orig_argv[:1], *sys.argv]),
+        command=tuple(without_paths(part) for part in (sys.executable, *sys.argv)),
         commit=commit,
         uncommitted=uncommitted,
         environment=_items({name: without_paths(value) for name, value in recorded_environment().items()}),
         compiler=_items({name: without_paths(value.strip()) for name, value in _native.BUILD.items()}),
         versions=_items(_versions()),
         libraries=_items(native_libraries()),
-        sources=_items(kernel_sources()),
+        sources=_items(kernel_sources(notes.families)),
         device=_items(notes.device),
-        source_files=_items(dict(notes.sources)),
+        source_files=_items(notes.sources),
         tuning_cache="",
         seed=0,
         retain=notes.retain,
+        costs=(),
+        phases=(),
+        tuning_log=(),
+        findings=(),
+    )
+
+
+def completed(record: Provenance, notes: Notes) -> Provenance:
+    """The record with what was noted since."""
+    return msgspec.structs.replace(
+        record,
         costs=_items(notes.costs),
         phases=tuple(Phase(name=name, nanoseconds=spent) for name, spent in notes.phases.items()),
-        tuning_log=(),
         findings=notes.findings,
     )
 
@@ -117,8 +131,9 @@ def _versions() -> dict[str, str]:
     return found
 
 
+@cache
 def native_libraries() -> dict[str, str]:
-    """SHA-256 of our extension and of PyTorch's libraries, as they are mapped into this process."""
+    """SHA-256 of our extension and of PyTorch's libraries that are mapped into this process; read once."""
     folders = [PACKAGE, *(Path(path) for path in getattr(sys.modules.get("torch"), "__path__", ()))]
     mapped = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
     found: dict[str, str] = {}
@@ -130,13 +145,13 @@ def native_libraries() -> dict[str, str]:
     return found
 
 
-def kernel_sources() -> dict[str, str]:
-    """BLAKE3 of each kernel family's source and of the headers they share, where they are at hand."""
+def kernel_sources(families: Iterable[str]) -> dict[str, str]:
+    """BLAKE3 of the kernel families' sources and of the headers they share, where they are at hand."""
     folder = PACKAGE.parent.parent / "native" / "host" / "kernels"
     if not folder.is_dir():
         return {}
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".h"))
-    return {path.name: blake3(path.read_bytes()).hexdigest() for path in files}
+    files = [folder / f"{family}.cpp" for family in families] + sorted(folder.glob("*.h"))
+    return {path.name: blake3(path.read_bytes()).hexdigest() for path in files if path.is_file()}
 
 
 def processor_name() -> str:
