@@ -465,6 +465,11 @@ def check_content(core: dict[str, Any]) -> None:
         need(all(token < text["vocabulary"] for token in [text["bos"], *text["eos"]]), "M50")
 
 
+def check_core(core: dict[str, Any]) -> None:
+    for check in (check_target, check_regions, check_buffers, check_program, check_weights, check_content):
+        check(core)
+
+
 def check_blobs(core: dict[str, Any]) -> set[str]:
     """The blobs that are more than weight slices."""
     sizes = {blob["digest"]: blob["size"] for blob in core["blobs"]}
@@ -763,8 +768,7 @@ def read(path: Path, keys: list[bytes], weights: bool = True) -> dict[str, Any]:
     digest = hashlib.sha256(data).hexdigest()
     need(digest == signed["core.json"], "M24")
     core = document(data, "core")
-    for check in (check_target, check_regions, check_buffers, check_program, check_weights, check_content):
-        check(core)
+    check_core(core)
     held = check_blobs(core)
     need(sorted(os.listdir(path / "blobs")) == [blob["digest"] for blob in core["blobs"]], "M10")
     for blob in core["blobs"]:

@@ -32,8 +32,10 @@ def decode(data: bytes | memoryview, kind: type[T], doing: str, limit: int = MAX
         raise refusal(doing, "deeper nesting", f"at most {MAX_JSON_DEPTH} levels of nesting", "M2")
     try:
         record = msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise refusal(doing, str(error), "exactly the fields and types of the format", "M4") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(doing, str(error), "UTF-8 JSON with exactly the fields and types of the format", "M4") from error
+        raise refusal(doing, str(error), "JSON in UTF-8", "M3") from error
     if encode(record) != data:
         raise refusal(
             doing,
