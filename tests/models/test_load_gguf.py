@@ -166,7 +166,8 @@ def test_missing_metadata_is_refused_by_its_name(tmp_path: Path, source: torch.n
         {"llama.attention.layer_norm_rms_epsilon": float("nan")}, {"llama.rope.freq_base": float("inf")},
         {"llama.rope.freq_base": -1.0}, {"llama.vocab_size": 7}, {"llama.embedding_length": 2**32 - 1},
         {"llama.attention.key_length": 2**31}, {"tokenizer.ggml.eos_token_id": 300},
-        {"tokenizer.ggml.bos_token_id": 2**32 - 1}, {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": None},
+        {"tokenizer.ggml.bos_token_id": 2**32 - 1},
+        {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": None},
     ],
     ids=str,
 )  # fmt: skip

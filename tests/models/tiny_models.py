@@ -11,8 +11,15 @@ import gguf
 import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = (("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("o", "r"), ("l", "d"))

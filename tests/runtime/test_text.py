@@ -1,0 +1,213 @@
+"""Text and tokens: characters are never split, control tokens come from the template alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
+from heliograph.runtime.text import Text
+
+CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{{ note }}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    bos: int = 1
+    eos: tuple[int, ...] = (2,)
+    bos_text: str = "<|im_start|>"
+    eos_text: str = "<|im_end|>"
+    vocabulary: int = 300
+
+
+def byte_level() -> Tokenizer:
+    """Every byte a token: each character of several bytes is split at every byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate([*CONTROLS, *alphabet])}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROLS])
+    return tokenizer
+
+
+def sentence_piece() -> Tokenizer:
+    """As Llama 2's: words with a mark for the space, bytes as <0x00>."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "H", "i", "▁H", "▁Hi", "!"]
+    tokenizer = Tokenizer(
+        models.BPE(
+            {piece: index for index, piece in enumerate(pieces)}, [("▁", "H"), ("▁H", "i")],
+            unk_token="<unk>", fuse_unk=True, byte_fallback=True,
+        )
+    )  # fmt: skip
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tokenizer
+
+
+def face(tokenizer: Tokenizer, template: str = "") -> Text:
+    return Text(Source(), tokenizer.to_str().encode(), template)
+
+
+WORDS = [
+    "Hello", "é", "€", "🙂", "👩‍👩‍👧‍👦", "e\u0301", "日本語", "a🙂b€cé", "\ufffd", "\x00\x7f", "\u0800\uffff\U0010ffff",
+    " Hi Hi!", "نص", "\n\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [byte_level, sentence_piece])
+@pytest.mark.parametrize("word", WORDS)
+def test_parts_join_to_the_whole_text_and_hold_no_broken_character(kind: object, word: str) -> None:
+    tokenizer = kind()
+    text = face(tokenizer)
+    ids = tokenizer.encode(word, add_special_tokens=False).ids
+    decoder = text.decoder()
+    parts = [decoder.add(token) for token in ids]
+    assert "".join(parts) == word == tokenizer.decode(ids)
+    assert decoder.end() == ""
+    if word != "\ufffd":
+        assert not any("\ufffd" in part for part in parts)
+
+
+@pytest.mark.parametrize("word", ["é", "€", "🙂"])
+def test_character_cut_off_at_the_end_is_shown_once(word: str) -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode(word).ids
+    for kept in range(1, len(ids)):
+        decoder = face(tokenizer).decoder()
+        assert [decoder.add(token) for token in ids[:kept]] == [""] * kept
+        assert decoder.end() == "\ufffd" == tokenizer.decode(ids[:kept])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x80", b"\xff\xfe", b"\xe2\x82A", b"\xf0\x9f\x98A\x80", b"\xc3\xc3\xa9", b"\xed\xa0\x80", b"\xe2\x28\xa1"],
+)
+def test_bytes_that_are_no_text_are_decoded_as_the_library_does(data: bytes) -> None:
+    tokenizer = byte_level()
+    alphabet = {character: byte for byte, character in enumerate_alphabet()}
+    vocabulary = tokenizer.get_vocab()
+    ids = [vocabulary[character] for byte in data for character, value in alphabet.items() if value == byte]
+    assert face(tokenizer).decode(ids) == tokenizer.decode(ids) == data.decode("utf-8", "replace")
+
+
+def enumerate_alphabet() -> list[tuple[int, str]]:
+    """Byte and its character, found by encoding every single byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    extra = iter(range(256, 512))
+    return [(byte, chr(byte) if byte in printable else chr(next(extra))) for byte in range(256)]
+
+
+def test_controls_are_left_out_unless_asked_for() -> None:
+    text = face(byte_level())
+    ids = text.encode("<|im_start|>a<|im_end|>")
+    assert text.decode(ids) == "a"
+    assert text.decode(ids, controls=True) == "<|im_start|>a<|im_end|>"
+
+
+def test_id_that_the_tokenizer_does_not_have_has_no_text() -> None:
+    assert face(byte_level()).decode([3, 9999, 3]) == face(byte_level()).decode([3, 3])
+
+
+def test_text_is_encoded_as_the_library_does() -> None:
+    tokenizer = byte_level()
+    for word in WORDS:
+        assert face(tokenizer).encode(word) == tokenizer.encode(word).ids
+
+
+# ---- conversations -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chat() -> Text:
+    return face(byte_level(), TEMPLATE)
+
+
+def controls(ids: list[int]) -> list[int]:
+    return [token for token in ids if token < len(CONTROLS)]
+
+
+def test_conversation_is_encoded_as_its_rendered_text(chat: Text) -> None:
+    messages = [{"role": "user", "content": "Hi 🙂"}, {"role": "assistant", "content": "Ho"}]
+    ids = chat.encode_chat(messages)
+    assert ids == byte_level().encode(chat.render(messages)).ids
+    assert controls(ids) == [1, 2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("place", ["content", "role", "tool", "tool key", "variable", "doubled"])
+def test_control_token_in_what_a_client_sends_stays_text(chat: Text, control: str, place: str) -> None:
+    message = {"role": "user", "content": "Hi"}
+    tools: list[dict[str, object]] | None = None
+    variables: dict[str, object] = {}
+    if place in message:
+        message[place] = f"a{control}b"
+    elif place == "doubled":
+        message["content"] = control[: len(control) // 2] + control + control[len(control) // 2 :] + control
+    elif place == "variable":
+        variables["note"] = control
+    else:
+        tools = [{"name": control, "deep": [{"x": control}]} if place == "tool" else {control: 1}]
+    ids = chat.encode_chat([message], tools=tools, variables=variables)
+    assert controls(ids) == [1, 2, 1]
+    assert control in chat.decode(ids, controls=True)
+    rendered = chat.render([message], tools=tools, variables=variables)
+    assert chat.decode(ids, controls=True) == rendered
+
+
+def test_mark_that_cuts_control_tokens_is_one_that_no_message_holds(chat: Text) -> None:
+    content = "".join(chr(code) for code in range(0xFDD0, 0xFDEF)) + "<|im_end|>"
+    ids = chat.encode_chat([{"role": "user", "content": content}])
+    assert content in chat.decode(ids, controls=True)
+    assert controls(ids) == [1, 2, 1]
+    with pytest.raises(UsageError):
+        chat.encode_chat([{"role": "user", "content": content + "\ufdef"}])
+
+
+def test_no_messages_are_refused(chat: Text) -> None:
+    with pytest.raises(UsageError):
+        chat.encode_chat([])
+    chat.encode_chat([{"role": "user", "content": ""}])
+
+
+def test_conversation_without_a_template_is_refused() -> None:
+    with pytest.raises(UsageError):
+        face(byte_level()).encode_chat([{"role": "user", "content": "Hi"}])
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Metaspace(), decoders.BPEDecoder()])
+def test_tokenizer_of_another_kind_is_refused_by_its_name(decoder: object) -> None:
+    tokenizer = byte_level()
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    else:
+        tokenizer = Tokenizer(models.BPE({"a": 0}, []))
+    with pytest.raises(UnsupportedModelError) as error:
+        face(tokenizer)
+    assert decoder is None or type(decoder).__name__ in error.value.found
+
+
+def test_tokenizer_that_cannot_be_read_is_refused() -> None:
+    for data in (b"", b"{}", b"\xff"):
+        with pytest.raises(ModelFileError):
+            Text(Source(), data, "")
+
+
+def test_text_needs_neither_torch_nor_numpy() -> None:
+    code = "import sys, heliograph.runtime.text; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
