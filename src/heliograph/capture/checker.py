@@ -60,11 +60,11 @@ class Checking:
             said = ended.stderr.decode(errors="replace").strip()
             raise _refused(said or f"exit status {ended.returncode}", "a draft that a fresh process can load")
         report = decode(ended.stdout, Report, "reading the checker's report")
-        _check_same(report, draft.core)
+        check_report(report, draft.core)
         return report
 
 
-def _check_same(report: Report, core: Core) -> None:
+def check_report(report: Report, core: Core) -> None:
     """Everything that was counted, and the order, are as recorded; no try failed outright."""
     for ended in report.tries:
         if ended.outcome in ("fault", "timeout"):

@@ -29,6 +29,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+import heliograph.ops.lowerings  # noqa: F401  fills the table of lowerings
 from heliograph.capture.foreign import foreign_memory
 from heliograph.capture.functional import functional_form, written_arguments
 from heliograph.capture.storages import DTYPES, Storages
@@ -143,8 +144,13 @@ class HostRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         recorder = OpTape(self._tape, path, origin, self._label)
         views = tuple(self._storages.view(tensor) for tensor in fresh)
-        LOWERINGS[str(func)](recorder, self._plain(args), self._plain(kwargs), views)
-        recorder.close()
+        try:
+            LOWERINGS[str(func)](recorder, self._plain(args), self._plain(kwargs), views)
+        except UnsupportedOpError as error:
+            found = f"{error.found}, at {full_line(model_frame())}"
+            raise UnsupportedOpError(error.doing, found=found, required=error.required, hint=error.hint) from error
+        finally:
+            recorder.close()
         return result
 
     def _write_through_copy(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

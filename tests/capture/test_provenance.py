@@ -1,0 +1,115 @@
+"""The record: what a reviewer needs, and nothing that says who or where."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from heliograph import _native
+from heliograph.capture.environment import FIXED, RECORDED, child_environment, recorded_environment
+from heliograph.capture.provenance import (
+    Notes,
+    completed,
+    kernel_sources,
+    native_libraries,
+    path_digest,
+    provenance,
+    source_state,
+    without_paths,
+)
+from heliograph.core.provenance import check_private
+
+
+def test_a_path_in_the_command_is_replaced_by_the_digest_of_what_it_holds(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"weights")
+    digest = blake3(b"weights").hexdigest()
+    assert without_paths(str(file)) == f"file:{digest}"
+    assert without_paths(f"--model={file}") == f"--model=file:{digest}"
+    assert without_paths("/nowhere/at/all") == "path"
+    assert without_paths(str(tmp_path)).startswith("folder:")
+
+
+def test_words_that_are_no_paths_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for word in ("capture", "--cap=64MiB", "--slot", "3", "-O3 -DNDEBUG"):
+        assert without_paths(word) == word
+    Path("capture").write_bytes(b"")
+    assert without_paths("capture").startswith("file:")
+
+
+def test_a_folders_digest_changes_with_its_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    one = path_digest(tmp_path)
+    (tmp_path / "b").write_bytes(b"2")
+    assert path_digest(tmp_path) != one
+
+
+def test_only_listed_variables_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_SECRET", "token")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    recorded = recorded_environment()
+    assert recorded["OMP_NUM_THREADS"] == "3"
+    assert recorded.keys() <= {*FIXED, *RECORDED}
+    assert child_environment()["PYTHONHASHSEED"] == "0"
+
+
+def test_the_commit_and_what_differs_from_it_are_told(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        ended = subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True)
+        return ended.stdout.decode().strip()
+
+    assert source_state(tmp_path) == ("", "")
+    git("init", "-q")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("1\n")
+    git("add", "src")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD")
+    assert source_state(tmp_path) == (commit, "")
+    (tmp_path / "src" / "a.py").write_text("2\n")
+    changed = source_state(tmp_path)
+    assert changed[0] == commit
+    assert len(changed[1]) == 64
+    (tmp_path / "src" / "b.py").write_text("3\n")
+    assert source_state(tmp_path)[1] not in ("", changed[1])
+
+
+def test_the_record_names_compiler_libraries_and_kernel_sources_of_this_build() -> None:
+    record = provenance(Notes(retain="template", sources={"model.gguf": "00" * 32}, families=("probe",)))
+    assert {item.name: item.value for item in record.compiler}["compiler"] == _native.BUILD["compiler"]
+    libraries = {item.name: item.value for item in record.libraries}
+    extension = Path(_native.__file__)
+    assert libraries[extension.name] == hashlib.sha256(extension.read_bytes()).hexdigest()
+    assert "libtorch_cpu.so" in libraries
+    assert {"probe.cpp", "kernel.h"} <= {item.name for item in record.sources}
+    assert "linear.cpp" not in {item.name for item in record.sources}
+    assert record.source_files[0].name == "model.gguf"
+    check_private(record)
+
+
+def test_a_completed_record_has_the_costs_and_times_noted_since() -> None:
+    notes = Notes(retain="template")
+    record = provenance(notes)
+    notes.costs["nodes"] = "7"
+    notes.phases["record"] = 12
+    notes.findings = ("kept",)
+    done = completed(record, notes)
+    assert [(item.name, item.value) for item in done.costs] == [("nodes", "7")]
+    assert [(phase.name, phase.nanoseconds) for phase in done.phases] == [("record", 12)]
+    assert done.findings == ("kept",)
+    assert done.created == record.created
+
+
+def test_digests_of_sources_are_those_of_the_files() -> None:
+    folder = Path(__file__).parents[2] / "native" / "host" / "kernels"
+    assert kernel_sources(["probe"])["probe.cpp"] == blake3((folder / "probe.cpp").read_bytes()).hexdigest()
+
+
+def test_libraries_are_read_once() -> None:
+    assert native_libraries() is native_libraries()
