@@ -224,14 +224,18 @@ def recover_x(y: int, sign: int) -> int | None:
     return P - x if x % 2 != sign else x
 
 
-def add(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    (x1, y1), (x2, y2) = a, b
-    k = D * x1 * x2 * y1 * y2 % P
-    return (x1 * y2 + x2 * y1) * pow(1 + k, P - 2, P) % P, (y1 * y2 + x1 * x2) * pow(1 - k, P - 2, P) % P
+Point = tuple[int, int, int, int]  # x/z, y/z, z, xy/z
 
 
-def times(scalar: int, point: tuple[int, int]) -> tuple[int, int]:
-    total = (0, 1)
+def add(a: Point, b: Point) -> Point:
+    low, high = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P
+    c, d = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2] % P
+    e, f, g, h = high - low, d - c, d + c, high + low
+    return e * f % P, g * h % P, f * g % P, e * h % P
+
+
+def times(scalar: int, point: Point) -> Point:
+    total = (0, 1, 1, 0)
     while scalar:
         if scalar & 1:
             total = add(total, point)
@@ -240,15 +244,18 @@ def times(scalar: int, point: tuple[int, int]) -> tuple[int, int]:
     return total
 
 
-def decompress(data: bytes) -> tuple[int, int] | None:
+def same(a: Point, b: Point) -> bool:
+    return (a[0] * b[2] - b[0] * a[2]) % P == 0 and (a[1] * b[2] - b[1] * a[2]) % P == 0
+
+
+def decompress(data: bytes) -> Point | None:
     value = int.from_bytes(data, "little")
     y = value & ((1 << 255) - 1)
     x = recover_x(y, value >> 255) if y < P else None
-    return None if x is None else (x, y)
+    return None if x is None else (x, y, 1, x * y % P)
 
 
-BASE_Y = 4 * pow(5, P - 2, P) % P
-BASE = (recover_x(BASE_Y, 0) or 0, BASE_Y)
+BASE = decompress((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
 
 
 @functools.cache  # most altered cores keep their signature
@@ -258,10 +265,10 @@ def ed25519(key: bytes, message: bytes, signature: bytes) -> bool:
         return False
     a, r = decompress(key), decompress(signature[:32])
     s = int.from_bytes(signature[32:], "little")
-    if a is None or r is None or s >= ORDER:
+    if a is None or r is None or BASE is None or s >= ORDER:
         return False
     h = int.from_bytes(hashlib.sha512(signature[:32] + key + message).digest(), "little") % ORDER
-    return times(s, BASE) == add(r, times(h, a))
+    return same(times(s, BASE), add(r, times(h, a)))
 
 
 def key_id(key: bytes) -> str:

@@ -30,7 +30,7 @@ from heliograph.core.sign import SigningKey
 from heliograph.errors import FormatError, SignatureError
 
 _DOING: Final = "reading core.sig"
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
 class Signature(Record, frozen=True, kw_only=True):
