@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 pytest_plugins = ["fake_cuda.fixtures"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys and trust of this run, for it and every process it starts; never those of the person who runs it."""
+    folder = tmp_path_factory.mktemp("home")
+    os.environ["HELIOGRAPH_HOME"] = str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as published, from the cache."""
+    fetched = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "fetch_model.py")], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return Path(fetched.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def smollm2_core(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2's core, captured once a run by the command that users have."""
+    cores = tmp_path_factory.mktemp("cores")
+    heliograph = Path(sys.executable).parent / "heliograph"
+    subprocess.run([str(heliograph), "capture", str(smollm2), "--cores", str(cores), "--name", "smollm2"], check=True)
+    return cores / "smollm2"
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,18 @@ def command(model: Path, cores: Path, name: str | None, cap: int, retain: str, s
     with progress(as_json) as tell:
         loaded = load_model(model)
         spec = replace(loaded.spec, slot=slot)
-        core = capture(loaded.model, spec, cores=cores, name=name, cap=cap, retain=retain, progress=tell)
+        sources = {source.name: source.digest for source in loaded.sources}
+        core = capture(
+            loaded.model,
+            spec,
+            cores=cores,
+            name=name,
+            cap=cap,
+            retain=retain,
+            consume=True,
+            sources=sources,
+            progress=tell,
+        )
     with verify(core, Policy.local()) as verified:
         description = describe(verified) | {"fits": fits(verified)}
     if as_json:
