@@ -43,7 +43,7 @@ def command(
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     start = time.perf_counter_ns()
     with verify(core, Policy.local()) as verified:
-        text = Text(verified)
+        text = Text.of(verified)
         ids = text.encode(prompt) if raw else text.encode_chat([{"role": "user", "content": prompt}])
         with load(verified, workers=workers, ready="first") as program:
             loaded = time.perf_counter_ns()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -87,8 +87,8 @@ def describe(verified: VerifiedCore) -> dict[str, Any]:
     }
 
 
-def column(verified: VerifiedCore, name: str, code: str) -> memoryview:
-    return verified.columns[name].cast("B").cast(code)
+def column(verified: VerifiedCore, name: str, code: Literal["B", "I"]) -> list[int]:
+    return verified.columns[name].cast("B").cast(code).tolist()
 
 
 def graphs(verified: VerifiedCore) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def graphs(verified: VerifiedCore) -> list[dict[str, Any]]:
 
 
 def functions(verified: VerifiedCore) -> list[dict[str, Any]]:
-    launched = Counter(column(verified, "kernel.function", "I").tolist())
+    launched = Counter(column(verified, "kernel.function", "I"))
     return [
         {"name": f.name, "module": f.module, "param_bytes": f.param_bytes, "nodes": launched[number]}
         for number, f in enumerate(verified.core.functions)
