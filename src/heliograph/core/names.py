@@ -13,7 +13,9 @@ from heliograph.core.format import MAX_CORE_NAME
 from heliograph.errors import UsageError
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{MAX_CORE_NAME - 1}}}")
-_AUTOMATIC: Final = re.compile(r"(?P<arch>.+)-tp(?P<ranks>[1-9]\d*)-(?P<minute>\d{12})(?:-(?P<count>[1-9]\d*))?", re.ASCII)
+_AUTOMATIC: Final = re.compile(
+    r"(?P<arch>.+)-tp(?P<ranks>[1-9]\d*)-(?P<minute>\d{12})(?:-(?P<count>[1-9]\d*))?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)

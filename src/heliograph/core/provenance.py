@@ -14,8 +14,8 @@ from heliograph.core.manifest import Provenance
 from heliograph.core.refusal import refusal
 
 # A slash that begins a path: not behind a word, a dot or another slash ("bf16/f32", "../x", "https://"), but behind
-# a one-letter option ("-I/usr/include").
-_PATH: Final = re.compile(r"(?:(?<![\w./~+\-<])|(?<![\w-])-[A-Za-z])/[\w.~-]")
+# a one-letter option ("-I/usr/include") or in a file URL.
+_PATH: Final = re.compile(r"(?:(?<![\w./~+\-<])|(?<![\w-])-[A-Za-z]|\bfile://)/[\w.~-]")
 _FREE_TEXT: Final = frozenset({"command", "environment", "tuning_log", "findings"})
 _SHORTEST_NAME: Final = 3  # shorter user and host names are parts of ordinary words
 

@@ -47,25 +47,24 @@ def development_key(home: Path | None = None) -> SigningKey:
     home = home or home_folder()
     path = home / DEVELOPMENT_KEY
     try:
-        return _read_private(path)
-    except FileNotFoundError:
-        pass
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    try:
+        if path.exists():
+            return _read_private(path)
+        key = Ed25519PrivateKey.generate()
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         entry = trust(key.public_key(), home)  # first: a key without its entry would look like one that was distrusted
         made = create_file(path, pem, 0o600)
         if not made:
             entry.unlink()  # another process was first
+            return _read_private(path)
     except OSError as error:
         raise StorageError(
-            "making the development key",
+            f"reading or making {path}",
             found=str(error),
             required=f"a folder {home} that can be written",
             hint="set HELIOGRAPH_HOME to a folder of yours",
         ) from error
-    return SigningKey(key) if made else _read_private(path)
+    return SigningKey(key)
 
 
 def _read_private(path: Path) -> SigningKey:
