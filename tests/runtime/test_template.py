@@ -145,7 +145,7 @@ HOSTILE = {
     "long range": "{% for i in range(1000000000) %}{% endfor %}",
     "string of 1 GiB": "{{ ('x' * 1073741824) | length }}",
     "formatted to 1 GiB": "{{ '{:>1073741824}'.format('a') | length }}",
-    "string doubled": "{% set n = namespace(s='x' * 99) %}{% for i in range(40) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "string doubled": "{% set n = namespace(s='x' * 9) %}{% for i in range(50) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
     "joined": "{{ (['b'] * 100000) | join('x' * 900000) | length }}",
     "replaced": "{{ ('x' * 900000).replace('x', 'y' * 900000) | length }}",
     "tree of 2^60 leaves printed": DOUBLING + "{{ ns.s }}",

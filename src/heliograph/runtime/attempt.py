@@ -20,7 +20,7 @@ from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.narrow import narrow
 from heliograph.runtime.patterns import Pattern
 from heliograph.runtime.plan import growing_region, tested_units
-from heliograph.runtime.replay import CaseRun, Constants, Replayer, TryRun, build
+from heliograph.runtime.replay import CaseRun, Replayer, TryRun, build
 from heliograph.runtime.scratch import Scratch
 
 PROGRESS = struct.Struct("<II")  # graph + 1 (0: none yet), case
@@ -66,7 +66,7 @@ class Attempt:
         """All buckets under one pattern."""
         phases = Phases()
         with self.opened(phases) as loaded:
-            scratch, constants = Scratch(loaded), Constants(loaded)
+            scratch = Scratch(loaded)
             replayer = Replayer(
                 loaded, self.request.padding, lambda: scratch.fill(pattern), poison=poison, at=self.tell
             )
@@ -75,7 +75,7 @@ class Attempt:
             return TryRun(
                 cases=tuple(cases),
                 graphs=tuple(graphs),
-                written=constants.written(),
+                written=replayer.constants.written,
                 counters=_counters(loaded, graphs),
                 device=loaded.device.counters(),
                 phases=tuple(Phase(name=name, nanoseconds=spent) for name, spent in phases.times.items()),
@@ -93,11 +93,12 @@ class Attempt:
             _, executable = build(loaded, graph)
             loaded.catalogue.keep(graph, executable)
 
-            def run(begin: int, end: int) -> list[CaseRun]:
-                def fill() -> None:
-                    scratch.fill_range(image, begin, end)
+            place = [0, 0]
+            replayer = Replayer(loaded, self.request.padding, lambda: scratch.fill_range(image, *place), at=self.tell)
 
-                return Replayer(loaded, self.request.padding, fill, at=self.tell).replay(graph, cases=case + 1)
+            def run(begin: int, end: int) -> list[CaseRun]:
+                place[:] = begin, end
+                return replayer.replay(graph, cases=case + 1)
 
             reference = run(0, 0)
             ranges = narrow(scratch.size, lambda begin, end: run(begin, end) != reference, tests=NARROW_TESTS)

@@ -73,6 +73,7 @@ class Replayer:
         self._fill_scratch = fill
         self._poison = poison
         self._at = at
+        self.constants = Constants(loaded)
         self._real = {(row.graph, row.case, row.output, row.field): row for row in padding}
 
     def run_all(self, *, leftovers: bool = False) -> tuple[list[CaseRun], list[GraphReport]]:
@@ -110,7 +111,9 @@ class Replayer:
         region = self._loaded.growing
         if self._poison and region is not None and test.units:
             self._loaded.memory.fill(region.role, region.grow_at, POISON, region.grow)
-        return [self._run_case(graph, case, test.units) for case in range(len(test.cases[:cases]))]
+        runs = [self._run_case(graph, case, test.units) for case in range(len(test.cases[:cases]))]
+        self.constants.compare()
+        return runs
 
     def _run_case(self, graph: int, case: int, units: int) -> CaseRun:
         loaded, bucket = self._loaded, self._loaded.bucket_of(graph)
@@ -183,26 +186,33 @@ def build(loaded: Loaded, graph: int) -> tuple[GraphReport, Executable]:
 
 
 class Constants:
-    """Proves that no replay writes to ``constants``: their bytes before and after, buffer by buffer."""
+    """Proves that no replay writes to ``constants``: its bytes before and after each graph, buffer by buffer."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self._loaded = loaded
+        self._memory = loaded.memory
         self._buffers = [buffer for buffer in loaded.core.buffers if buffer.role == "constants"]
-        self._before = [loaded.memory.read("constants", buffer.offset, buffer.size) for buffer in self._buffers]
+        self._size = loaded.memory.mapped("constants")
+        self._before = self._memory.read("constants", 0, self._size) if self._size else b""
+        self._written: dict[str, Narrowed] = {}
 
-    def written(self) -> tuple[Narrowed, ...]:
-        """The buffers that changed; they must become persistent."""
-        found = []
-        for buffer, before in zip(self._buffers, self._before, strict=True):
-            if self._loaded.memory.read("constants", buffer.offset, buffer.size) != before:
-                found.append(
-                    Narrowed(
-                        role="constants",
-                        offset=buffer.offset,
-                        size=buffer.size,
-                        becomes="persistent",
-                        buffer=buffer.name,
-                        content=before,
-                    )
+    def compare(self) -> None:
+        """Notes the buffers that changed and puts them back, so that graphs do not blame each other."""
+        if not self._size or self._memory.read("constants", 0, self._size) == self._before:
+            return
+        for buffer in self._buffers:
+            before = self._before[buffer.offset : buffer.offset + buffer.size]
+            if self._memory.read("constants", buffer.offset, buffer.size) != before:
+                self._written[buffer.name] = Narrowed(
+                    role="constants",
+                    offset=buffer.offset,
+                    size=buffer.size,
+                    becomes="persistent",
+                    buffer=buffer.name,
+                    content=before,
                 )
-        return tuple(found)
+        self._memory.write("constants", 0, self._before)
+
+    @property
+    def written(self) -> tuple[Narrowed, ...]:
+        """The buffers that some graph wrote to; they must become persistent."""
+        return tuple(self._written.values())
