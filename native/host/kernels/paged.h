@@ -12,7 +12,7 @@ struct Paging {
   uint64_t block_stride;  // elements from a block to the next
   uint64_t layer_offset;  // elements from a block's start to the layer's keys
   uint32_t block_tokens, kv_heads, dim;
-  uint32_t table_rows, table_width;
+  uint32_t table_rows, table_width, unused;
 };
 
 // A token's place, or none: a position of -1 is padding, and so is whatever the table cannot hold.

@@ -1,0 +1,20 @@
+"""Ops: what a model is made of, for every device. One folder an op.
+
+A folder says what the op means (shapes, types, tolerances), which kernels it has and how a call becomes launches; its
+``reference.py`` is the op in plain PyTorch, registered in namespace ``heliograph``. In reading order:
+
+``launch``       views, parameter blocks, kernels, and the table of lowerings
+``arguments``    one call's arguments by name, checked; what no kernel takes is refused
+``layouts``      how weights are stored: plain types and GGUF blocks
+``embedding``, ``linear``, ``rms_norm``, ``rope``, ``kv_store``, ``paged_attention``, ``silu_mul``, ``gather_rows``,
+``add``, ``resolve_ids``, ``history_store``, ``sample``   the ops of language models, in the order of a step
+``aten``         lowerings of the core-ATen ops, for any other model
+``lowerings``    imports every folder: after it the table is full
+``references``   imports every reference: after it ``torch.ops.heliograph`` is full
+
+Everything but ``reference.py`` and ``references`` is free of torch and numpy, since the runtime needs names and
+parameter blocks. Imports ``errors`` only, never ``core``, ``device``, ``capture``, ``runtime``.
+
+All kernels are row-invariant: a row of a result has the same bits in any bucket, at any index, in any chunk, on any
+number of workers. ``tests/ops`` compares them by bytes.
+"""
