@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from heliograph.models.load_gguf import load_gguf
 from heliograph.models.load_hf import load_hf
 
-IDS = [(7 * i * i + 3 * i) % 250 + 3 for i in range(40)]
-CHUNKS = (16, 17, 1, 1, 5)
+IDS = [(7 * i * i + 3 * i) % 250 + 3 for i in range(32)]
+CHUNKS = (16, 9, 1, 1, 5)
 TOLERANCE = 2e-3  # of the largest logit; f16 keys and values alone move these models by 3e-4
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import heliograph.ops.references  # noqa: F401  registers the ops
 from heliograph.errors import ModelFileError
 from heliograph.models.rope import Rope
-from heliograph.models.weights import Weights
+from heliograph.models.weights import PLAIN, Weights
 
 ops = torch.ops.heliograph
 
@@ -221,6 +221,6 @@ class Llama(nn.Module):
 
 
 def layout(weight: nn.Parameter) -> str:
-    """A weight's layout: that of its packed form, or plain."""
-    found: str = getattr(weight, "heliograph_layout", "plain")
-    return found
+    """A weight's layout: that of its packed form, or its type."""
+    packed: str | None = getattr(weight, "heliograph_layout", None)
+    return packed or {dtype: name for name, dtype in PLAIN.items()}[weight.dtype]

@@ -13,7 +13,8 @@ from itertools import chain
 
 from heliograph.capture.spec import Example
 from heliograph.models.llama import LlamaConfig
-from heliograph.models.serving import BIASES, LARGEST_START, Serving
+from heliograph.models.serving import LARGEST_START, Serving
+from heliograph.ops.sample import BIASES
 
 PADDING = -1
 MASKS_IN_USE = 2

@@ -17,7 +17,8 @@ from heliograph.capture.spec import CaptureSpec, EntrySpec, StateSpec, TensorSpe
 from heliograph.models.llama import Llama, LlamaConfig, Places, ops
 from heliograph.models.llama_examples import example
 from heliograph.models.model_text import ModelText
-from heliograph.models.serving import BIASES, Serving
+from heliograph.models.serving import Serving
+from heliograph.ops.sample import BIASES
 
 
 def sampling_inputs(rows: int | str) -> dict[str, TensorSpec]:

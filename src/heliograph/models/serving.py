@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from heliograph.errors import UsageError
 
-BIASES = 32  # logit biases of a request at most
 LARGEST_START = 48  # tokens before the chunk in a prefill example
 
 
