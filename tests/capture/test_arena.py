@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -55,7 +56,7 @@ def test_ranges_that_are_out_never_touch_and_every_order_of_calls_has_one_answer
                 ranges.give(offset)
                 del out[offset]
             places = sorted(out.items())
-            for (a, size), (b, _) in zip(places, places[1:], strict=False):
+            for (a, size), (b, _) in pairwise(places):
                 assert a + size + BUFFER_ALIGNMENT <= b
             assert all(offset % BUFFER_ALIGNMENT == 0 for offset in out)
             assert ranges.peak >= max((offset + size for offset, size in places), default=0)

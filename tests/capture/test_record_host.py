@@ -19,6 +19,7 @@ from heliograph.capture.tape import Copy, Launch
 from heliograph.capture.walk import Walk, WalkedGraph, Walker
 from heliograph.capture.weights import model_weights
 from heliograph.core.format import region_base
+from heliograph.core.layout import padded
 from heliograph.errors import (
     AddressMovedError,
     CaptureError,
@@ -27,7 +28,7 @@ from heliograph.errors import (
     UsageError,
     ValueReadError,
 )
-from heliograph.ops.launch import LOWERINGS
+from heliograph.ops.launch import LOWERINGS, Recorder, View
 
 OPS = (
     "aten.addmm.default", "aten.mm.default", "aten.relu.default", "aten.add.Tensor", "aten.mul.Tensor",
@@ -505,3 +506,33 @@ def test_scratch_is_shared_by_all_graphs_and_what_lies_behind_it_moves_nothing()
     )
     assert walked.buffers.sizes()["scratch"] >= 300 * 8 * 4
     assert walked.buffers.address(0) == region_base(0, "weights")
+
+
+def test_private_memory_of_a_smaller_bucket_may_be_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that needs more room for 3 rows than for 8: both fit, whichever is captured last."""
+
+    def greedy(recorder: Recorder, args: tuple, kwargs: Mapping, outs: tuple[View, ...]) -> None:
+        room = recorder.scratch((100_000 if outs[0].shape[0] == 3 else 100,), "u8")
+        one_launch("relu")(recorder, (*args, room), {}, outs)
+
+    monkeypatch.setitem(LOWERINGS, "aten.relu.default", greedy)
+    spec = spec_of(lambda m, x: {"y": torch.relu(x) + 1}, buckets=({"rows": 3}, {"rows": 8}))
+    first = walk(nn.Module(), spec)
+    private = 4096
+    second = walk(nn.Module(), spec, private=private)
+    check_nothing_moved(first, second)
+    assert second.buffers.sizes()["scratch"] == private + padded(100_000)
+    by_name = {buffer.name: buffer for buffer in second.buffers.all}
+    assert by_name["scratch/relu.0/workspace0/run/3"].offset == private
+    assert by_name["scratch/relu.0/workspace0/run/8"].offset == private
+
+
+def test_an_op_that_is_refused_by_its_lowering_is_refused_with_the_models_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(recorder: Recorder, args: tuple, kwargs: Mapping, outs: tuple[View, ...]) -> None:
+        raise UnsupportedOpError("lowering relu", found="rank 2", required="rank 1", hint="flatten it")
+
+    monkeypatch.setitem(LOWERINGS, "aten.relu.default", refuse)
+    call = lambda m, x: {"y": torch.relu(x)}  # noqa: E731
+    with pytest.raises(UnsupportedOpError) as refused:
+        record(call)
+    assert refused.value.found == f"rank 2, at {__file__}:{call.__code__.co_firstlineno}"
