@@ -12,8 +12,8 @@ import torch
 from stand_ins import KeptStream, copying, function, one_launch
 from torch import Tensor, nn
 
-from heliograph.capture.environment import fixed_settings
 from heliograph.capture.moved import check_nothing_moved
+from heliograph.capture.settings import fixed_settings
 from heliograph.capture.spec import CaptureSpec, EntrySpec, StateSpec, TensorSpec
 from heliograph.capture.tape import Copy, Launch
 from heliograph.capture.walk import Walk, WalkedGraph, Walker

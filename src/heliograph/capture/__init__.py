@@ -5,7 +5,7 @@ Reading order:
 - ``spec``           what to capture: entries, buckets, inputs, state
 - ``record_host``    runs the model without computing, and turns each op into launches
 - ``walk``           one run of the model through all buckets
-- ``record``         both runs, and what they give: a ``recording`` of graphs, buffers and weights in this process
+- ``record_model``   both runs, and what they give: a ``recording`` of graphs, buffers and weights in this process
 - ``draft``          a Recording becomes the files of a core
 - ``checker``        a fresh process loads the draft and replays it
 - ``export``         all of it in order: ``capture``
@@ -26,7 +26,8 @@ Beneath them:
 - ``owners``         what a graph keeps alive
 - ``manifests``      the export and the replay manifest
 - ``images``         kernel images for exactly the functions used
-- ``environment``    fixed settings and variables
+- ``environment``    fixed variables (torch-free)
+- ``settings``       fixed settings of PyTorch
 - ``examples``       inputs drawn from what the spec says about values
 - ``cases``          the inputs of self-tests
 - ``pools``          memory that graphs may point into
@@ -35,10 +36,16 @@ Beneath them:
 May import torch. Must not import ``runtime``, ``models`` or anything above them.
 """
 
-from heliograph.capture.export import capture
-from heliograph.capture.record import record
-from heliograph.capture.recording import Recording
-from heliograph.capture.spec import CaptureSpec, EntrySpec, Example, StateSpec, TensorSpec, TextSpec
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heliograph.capture.export import capture
+    from heliograph.capture.record_model import record
+    from heliograph.capture.recording import Recording
+    from heliograph.capture.spec import CaptureSpec, EntrySpec, Example, StateSpec, TensorSpec, TextSpec
 
 __all__ = [
     "CaptureSpec",
@@ -51,3 +58,12 @@ __all__ = [
     "capture",
     "record",
 ]
+
+_MODULES = {"capture": "export", "record": "record_model", "Recording": "recording"}
+
+
+def __getattr__(name: str) -> object:
+    """Public names on their first use: a command fixes its environment before anything here imports torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'spec')}"), name)

@@ -1,20 +1,14 @@
-"""The fixed environment of a capture, and what of it goes into the record.
+"""The fixed environment of a capture, and what of it goes into the record. Imports no torch.
 
-Two captures of one model have to give the same bytes, whatever the hash seed, the folder, the time zone or the number
-of threads. Inside this process that means fixed PyTorch settings and no collector that frees tensors at its own times;
-for processes that capture starts it means the variables below.
+Two captures of one model give the same bytes whatever surrounds them. What could still get in is the model's own code,
+through an iteration over a set for example; a capture command therefore starts itself anew with these variables.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from collections.abc import Mapping
 
 # Set for every process of a capture.
 FIXED: Mapping[str, str] = {
@@ -41,40 +35,10 @@ def recorded_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in sorted({*FIXED, *RECORDED}) if name in os.environ}
 
 
-@contextmanager
-def fixed_settings() -> Iterator[None]:
-    """PyTorch as every capture runs it: no gradients, plain attention, no fused paths that only run eagerly."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.autocast("cpu", enabled=False))
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_library_paths_off())
-        stack.enter_context(_collector_off())
-        if "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        yield
+def start_in_fixed_environment() -> None:
+    """Starts this process anew if a fixed variable has another value: some are read when an interpreter starts.
 
-
-@contextmanager
-def _library_paths_off() -> Iterator[None]:
-    """Without fused transformer layers and oneDNN's own recurrent layers, so that ops arrive one by one."""
-    fused, library = torch.backends.mha.get_fastpath_enabled(), bool(torch.backends.mkldnn.enabled)
-    torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-        torch._C._set_mkldnn_enabled(library)
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """When a tensor dies decides which range the next one gets, so only reference counts may end lives."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
+    For commands, before they import torch. The process keeps its id, arguments and open files.
+    """
+    if any(os.environ.get(name) != value for name, value in FIXED.items()):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], child_environment())  # noqa: S606 - this program

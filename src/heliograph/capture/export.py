@@ -19,7 +19,7 @@ from heliograph.capture.checker import Checking, check_confirmed, findings, merg
 from heliograph.capture.draft import put_recording, with_results
 from heliograph.capture.export_graph import Retain
 from heliograph.capture.provenance import Notes, completed, processor_name, provenance
-from heliograph.capture.record import Tell, record
+from heliograph.capture.record_model import Tell, record
 from heliograph.capture.recording import Recording
 from heliograph.capture.spec import CaptureSpec
 from heliograph.core.format import DEFAULT_CAP

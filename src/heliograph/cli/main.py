@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from heliograph import errors
+from heliograph.capture.environment import start_in_fixed_environment
 
 COMMANDS = {
     "capture": "Capture a model into a signed core.",
@@ -72,6 +73,8 @@ def show_error(error: errors.HeliographError, as_json: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and exits. An error of ours becomes four lines (or JSON) and its exit code."""
+    if arguments is None and sys.argv[1:2] == ["capture"]:
+        start_in_fixed_environment()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = group.main(args=arguments, standalone_mode=False)

@@ -16,12 +16,12 @@ from torch import nn
 
 from heliograph._native import Device, Node
 from heliograph.capture.arena import Arena
-from heliograph.capture.environment import fixed_settings
 from heliograph.capture.export_graph import Retain, record_export_graph
 from heliograph.capture.images import Images
 from heliograph.capture.manifests import CapturedBuffer, CapturedRegion, ExportManifest
 from heliograph.capture.moved import check_nothing_moved
 from heliograph.capture.recording import RecordedGraph, Recording
+from heliograph.capture.settings import fixed_settings
 from heliograph.capture.spec import CaptureSpec, graph_name
 from heliograph.capture.tape import Fill, Launch, Step
 from heliograph.capture.walk import Walk, Walker
