@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from heliograph.capture import capture
+from heliograph.capture.export_graph import Retain
 from heliograph.cli.inspect import describe, show
 from heliograph.cli.machine import fits
 from heliograph.cli.output import console, json_option, print_json, progress
@@ -60,7 +61,7 @@ class Size(click.ParamType[int]):
     help="Slot of the address space; cores in different slots load side by side.",
 )
 @json_option
-def command(model: Path, cores: Path, name: str | None, cap: int, retain: str, slot: int, as_json: bool) -> None:
+def command(model: Path, cores: Path, name: str | None, cap: int, retain: Retain, slot: int, as_json: bool) -> None:
     """Capture MODEL (a GGUF file or a Hugging Face folder) into a signed core and print its folder."""
     with progress(as_json) as tell:
         loaded = load_model(model)
