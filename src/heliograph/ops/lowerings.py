@@ -2,6 +2,7 @@
 
 from heliograph.ops import (  # noqa: F401
     add,
+    aten,
     embedding,
     gather_rows,
     history_store,
