@@ -194,3 +194,18 @@ def test_device_memory_is_given_back_before_the_checker_starts(tmp_path: Path, m
     model, spec = nn.Linear(8, 1 << 17), spec_of(lambda m, x: {"y": m(x)[:, :4].clone()}, rows=(1,))
     capture(model, spec, cores=tmp_path, memory_limit=7 << 20)
     assert free == [True, True]
+
+
+def test_tensors_that_the_model_kept_are_gone_when_the_capture_is_over(slot_is_free: None) -> None:
+    model = nn.Linear(8, 4)
+    model.last = "nothing"
+
+    def keeping(m: nn.Module, x: Tensor) -> dict[str, Tensor]:
+        m.last = m.other = m(x)
+        return {"y": m.last}
+
+    device = open_host(workers=1)
+    record(model, spec_of(keeping), device=device).release()
+    device.close()
+    assert model.last == "nothing"
+    assert not hasattr(model, "other")

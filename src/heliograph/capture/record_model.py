@@ -25,7 +25,7 @@ from heliograph.capture.settings import fixed_settings
 from heliograph.capture.spec import CaptureSpec, graph_name
 from heliograph.capture.tape import Fill, Launch, Step
 from heliograph.capture.walk import Walk, Walker
-from heliograph.capture.weights import Weight, copy_in, model_weights, store
+from heliograph.capture.weights import Weight, copy_in, model_weights, store, without_traces
 from heliograph.core import manifest
 from heliograph.core.format import BUFFER_ALIGNMENT
 from heliograph.core.layout import align
@@ -57,7 +57,7 @@ def record(
     tell = progress or (lambda doing, done, total: None)
     buckets = [(entry, bucket) for entry in spec.entries for bucket in entry.buckets]
     weights = model_weights(model)
-    with ExitStack() as undo, fixed_settings():
+    with ExitStack() as undo, fixed_settings(), without_traces(model):
         walker = Walker(model, spec, weights)
         first = Walk(walker, units=spec.units + 1 if spec.units else 0)
         for done, (entry, bucket) in enumerate(buckets):

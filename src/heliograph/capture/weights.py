@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from blake3 import blake3
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from heliograph._native import Reservation
 from heliograph.capture.storages import DTYPES
@@ -95,6 +95,22 @@ def swapped(model: nn.Module, weights: tuple[Weight, ...], fakes: dict[str, Tens
     finally:
         for path, _ in places:
             _set(model, path, originals[path])
+
+
+@contextmanager
+def without_traces(model: nn.Module) -> Iterator[None]:
+    """Attributes of modules that hold a tensor without values on the way out are what they were on the way in."""
+    before = {module: dict(vars(module)) for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, attributes in before.items():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, FakeTensor):
+                    if name in attributes:
+                        vars(module)[name] = attributes[name]
+                    else:
+                        del vars(module)[name]
 
 
 def _get(model: nn.Module, path: str) -> Tensor:
