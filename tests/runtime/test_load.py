@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import resource
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from heliograph.device.host import open_host
 
-from heliograph.core.format import CHUNK_BYTES, region_base
+from heliograph.core.format import CHUNK_BYTES, SLOTS, region_base
 from heliograph.core.manifest import Core
 from heliograph.core.policy import Policy
 from heliograph.core.sign import SigningKey
 from heliograph.core.verify import VerifiedCore, verify
 from heliograph.core.write import DraftWriter, publish
+from heliograph.device.host import open_host
 from heliograph.errors import (
     AddressTakenError,
     HeliographError,
@@ -43,7 +44,8 @@ def maps() -> list[str]:
 
 def ours(line: str) -> bool:
     first = int(line.split("-")[0], 16)
-    return region_base(0, "weights") <= first < region_base(7, "state") + (4 << 40) or "memfd:" in line
+    slots = (region_base(slot, "weights") for slot in range(SLOTS))
+    return any(base <= first < base + (4 << 40) for base in slots) or "memfd:" in line
 
 
 def run_once(program: Program, rows: int = 2) -> bytes:
@@ -406,10 +408,20 @@ def test_two_cores_of_one_slot_are_refused_by_name(verified: VerifiedCore, study
         assert run_once(program) == expected
 
 
-@pytest.fixture
-def expected(verified: VerifiedCore) -> Iterator[bytes]:
+def test_a_program_that_is_dropped_gives_its_addresses_back(verified: VerifiedCore) -> None:
+    program = load(verified)
+    expected = run_once(program)
+    del program
+    gc.collect()
+    assert maps() == []
     with load(verified) as program:
-        yield run_once(program)
+        assert run_once(program) == expected
+
+
+@pytest.fixture
+def expected(verified: VerifiedCore) -> bytes:
+    with load(verified) as program:
+        return run_once(program)
 
 
 @pytest.mark.parametrize("units", [UNITS, UNITS + 1, 100, 5000])
@@ -470,8 +482,15 @@ def test_an_unknown_word_for_ready_is_a_usage_error(verified: VerifiedCore) -> N
 
 def test_checks_are_left_out_by_no_caller_in_the_package() -> None:
     package = Path(__file__).parents[2] / "src" / "heliograph"
-    callers = [path.name for path in package.rglob("*.py") if "check=False" in path.read_text()]
-    assert set(callers) <= {"load.py", "staging.py", "child.py", "template.py"}  # documentation, and subprocess.run
+    loads = [
+        (path.name, keyword.value)
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("load", "assemble", "Staging")
+        for keyword in node.keywords
+        if keyword.arg == "check"
+    ]
+    assert [(name, ast.unparse(value)) for name, value in loads] == [("load.py", "check")] * 2  # load hands it on
 
 
 def test_errors_of_a_load_tell_four_things(verified: VerifiedCore) -> None:

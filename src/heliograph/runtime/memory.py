@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakSet
 
 from heliograph._native import Device, Reservation
 from heliograph.core.manifest import Core, Region
@@ -15,9 +16,9 @@ Bytes = bytes | bytearray | memoryview
 READ_ONLY = ("weights", "constants")  # of a loaded program
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class _Claim:
-    """Ranges of addresses that a loaded core holds. Compared by identity of the owner."""
+    """Ranges of addresses that a loaded core holds."""
 
     name: str
     slot: int
@@ -25,7 +26,8 @@ class _Claim:
 
 
 # Addresses are shared by the whole process, whatever devices are open in it, so who holds which is known here once.
-_claims: list[_Claim] = []
+# A claim lives as long as its memory: one that is dropped without being closed gives its addresses back as well.
+_claims: WeakSet[_Claim] = WeakSet()
 _claims_lock = threading.Lock()
 
 
@@ -42,13 +44,8 @@ def _claim(name: str, core: Core) -> _Claim:
                         required=f"the ranges of slot {core.slot} free",
                         hint="close the other core, or capture one of the two in another slot",
                     )
-        _claims.append(claim)
+        _claims.add(claim)
     return claim
-
-
-def _release(claim: _Claim) -> None:
-    with _claims_lock:
-        _claims[:] = [each for each in _claims if each is not claim]
 
 
 class Memory:
@@ -61,7 +58,7 @@ class Memory:
     def __init__(self, device: Device, core: Core, name: str) -> None:
         """Reserves every region of the core, or none: AddressTakenError names what is in the way."""
         self.core = core
-        self._claim: _Claim | None = _claim(name, core)
+        self._claim = _claim(name, core)
         self._regions: Mapping[str, Region] = {region.role: region for region in core.regions}
         self._mapped: dict[str, int] = {}
         self._read_only: set[str] = set()
@@ -134,9 +131,8 @@ class Memory:
             reservation.close()
             del self._reservations[role]
             self._mapped.pop(role, None)
-        if self._claim is not None:
-            _release(self._claim)
-            self._claim = None
+        with _claims_lock:
+            _claims.discard(self._claim)
 
     def _refuse_held_views(self) -> None:
         """A region with a writable view cannot be made read-only, so this finds all of them before anything is gone."""

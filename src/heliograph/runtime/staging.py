@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,6 +92,7 @@ class Staging:
             while (chunk := self._take()) is not None:
                 self._stage(chunk)
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
+            _let_go(error)
             with self._lock:
                 self._failure = self._failure or error
                 self._next = self._chunks
@@ -111,6 +113,15 @@ class Staging:
                 count = _read_unchecked(self._source, self._weights.slices, chunk, self._weights.size, into)
         with self._lock:
             self._bytes += count
+
+
+def _let_go(error: BaseException) -> None:
+    """An error's frames would hold views of the region for as long as somebody holds the error."""
+    at = error.__traceback__
+    while at is not None:
+        with suppress(RuntimeError):  # a frame that still runs: it lets go by itself
+            at.tb_frame.clear()
+        at = at.tb_next
 
 
 def _read_unchecked(source: WeightSource, slices: Sequence[Slice], chunk: int, size: int, into: memoryview) -> int:
