@@ -232,6 +232,16 @@ def check_columns(
     chunks the rows of weights.chunks. FormatError names the rule that is broken.
     """
 
+def build_template(device: Device, columns: dict[str, Buffer], graph: int, functions: Sequence[Function]) -> Template:
+    """
+    Rebuilds one graph of a checked catalogue, nodes and edges in stored order.
+    """
+
+def compare_template(template: Template, columns: dict[str, Buffer], graph: int, functions: Sequence[Function]) -> None:
+    """
+    Reads a template back from the driver; DriverError names the first node or edge that is not as stored.
+    """
+
 class HostDevice(Device):
     """
     The CPU as a device.
