@@ -21,17 +21,17 @@ class Catalogue:
     ) -> None:
         self._device = device
         self._core = core
-        self._columns = dict(columns)
+        self._columns = columns
         self.functions = tuple(functions)
         self._executables: dict[int, Executable] = {}
 
     def build(self, graph: int) -> Template:
         """The graph's template as the driver took it, not compared. The caller closes it."""
-        return build_template(self._device, self._columns, graph, self.functions)
+        return build_template(self._device, dict(self._columns), graph, self.functions)
 
     def compare(self, template: Template, graph: int) -> None:
         """Reads a template back from the driver; DriverError names the first node or edge that is not as stored."""
-        compare_template(template, self._columns, graph, self.functions)
+        compare_template(template, dict(self._columns), graph, self.functions)
 
     def executable(self, graph: int) -> Executable:
         """The graph's executable: rebuilt, compared and instantiated on first use."""
