@@ -17,7 +17,7 @@ def dequantise(weight: Tensor, layout: str) -> Tensor:
             raise TypeError(f"layout {layout} takes {_DTYPES[layout]}, got {weight.dtype}")
         return weight.to(torch.float32)
     size = LAYOUTS[layout].block_bytes
-    blocks = weight.reshape(weight.shape[0], -1, size)
+    blocks = weight.reshape(weight.shape[0], weight.shape[1] // size, size)
     scale = blocks[..., :2].contiguous().view(torch.float16).to(torch.float32)
     if layout == "q8_0":
         values = blocks[..., 2:].view(torch.int8).to(torch.float32) * scale
@@ -25,7 +25,7 @@ def dequantise(weight: Tensor, layout: str) -> Tensor:
         least = blocks[..., 2:4].contiguous().view(torch.float16).to(torch.float32)
         quants = torch.cat((blocks[..., 4:] & 15, blocks[..., 4:] >> 4), dim=-1)
         values = quants.to(torch.float32) * scale + least
-    return values.reshape(weight.shape[0], -1)
+    return values.flatten(1)
 
 
 @torch.library.custom_op("heliograph::linear", mutates_args=())

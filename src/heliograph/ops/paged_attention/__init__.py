@@ -9,7 +9,7 @@ One algorithm for decode and prefill: tiles of 16 absolute positions, in order, 
 A row's bits depend on its own query, position and keys alone. Kernels differ in how many heads of a group they
 compute together, which changes no bit.
 
-Tolerance: ERROR times the largest absolute value (the f16 rounding of keys and values is ``kv_store``'s, not counted).
+Tolerance: ERROR times the largest absolute key or value in the cache (their f16 rounding is ``kv_store``'s).
 
 ``reference``   the op in plain PyTorch
 """
