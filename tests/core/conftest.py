@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     monkeypatch.setenv("HELIOGRAPH_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
+    """Mounts an empty tmpfs with options (``size=1m``) on a folder, until the test ends."""
+    mounted: list[Path] = []
+
+    def do(options: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+        mounted.append(folder)
+
+    yield do
+    for folder in reversed(mounted):
+        subprocess.run(["umount", folder], check=True)

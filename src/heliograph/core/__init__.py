@@ -8,6 +8,7 @@ Reading order:
 - ``encoding``    canonical JSON: one encoder, one decoder
 - ``templates``   graphs as data, and the columns they are stored in
 - ``columns``     graphs.safetensors as bytes: header rules, nothing else
+- ``digest``      BLAKE3, with threads where they pay
 - ``layout``      where buffers, slices and chunks lie: pure arithmetic
 - ``names``       core names: made, and parsed from the right
 - ``policy``      which keys are trusted here
@@ -20,7 +21,10 @@ Reading order:
 - ``target``      whether a core fits a machine
 - ``verify``      the only maker of a ``VerifiedCore``
 - ``weights``     chunks of the weights, read and checked
+- ``storage``     synced writes, holes, rename without replacing
 - ``store``       blobs shared between cores by content
+- ``slices``      the weights image written as slices
+- ``workplace``   the locked folder of a draft
 - ``write``       drafts, publication
 - ``provenance``  what a record must not tell
 - ``report``      what the checker is asked and answers

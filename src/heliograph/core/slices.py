@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from blake3 import blake3
-
+from heliograph.core.digest import hasher
 from heliograph.core.format import CHUNK_BYTES
 from heliograph.core.manifest import Slice
 from heliograph.core.storage import NewFile
@@ -25,14 +24,14 @@ class SliceWriter:
         self._step = step
         self._offset = 0  # of the slice in hand
         self._file: NewFile | None = None
-        self._hash = blake3()
+        self._hash = hasher(step)
         self.slices: list[Slice] = []
 
     def append(self, data: memoryview) -> None:
         while data:
             if self._file is None:
                 self._file = NewFile(self._path)
-                self._hash = blake3(max_threads=blake3.AUTO)
+                self._hash = hasher(self._step)
             piece = data[: self._step - self._file.size]
             self._hash.update(piece)
             self._file.append(piece)

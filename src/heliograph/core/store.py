@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import io
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,8 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from blake3 import blake3
-
+from heliograph.core.digest import hasher
 from heliograph.core.format import STORE
 
 # A link that cannot be made: other file system, too many links, not supported or not allowed. The core keeps a copy.
@@ -82,10 +80,19 @@ class Store:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            path.unlink(missing_ok=True)
+            return False
+        try:
             found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and found.st_size == size and _digest(file) == digest:
+            if stat.S_ISDIR(found.st_mode):
+                return False
+            if stat.S_ISREG(found.st_mode) and found.st_size == size and file_digest(descriptor, size) == digest:
                 return True
+        finally:
+            os.close(descriptor)
         path.unlink(missing_ok=True)
         return False
 
@@ -114,9 +121,8 @@ class Store:
             return False
 
 
-def _digest(file: io.FileIO) -> str:
-    hashed = blake3(max_threads=blake3.AUTO)
-    buffer = memoryview(bytearray(_READ_BYTES))
-    while count := file.readinto(buffer):
-        hashed.update(buffer[:count])
+def file_digest(descriptor: int, size: int) -> str:
+    hashed = hasher(size)
+    while data := os.read(descriptor, _READ_BYTES):
+        hashed.update(data)
     return hashed.hexdigest()

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from blake3 import blake3
-
 from heliograph.core.catalogue import check_catalogue
 from heliograph.core.columns import read_columns
+from heliograph.core.digest import digest
 from heliograph.core.encoding import decode
 from heliograph.core.envelope import (
     Envelope,
@@ -143,7 +142,7 @@ def _check(folder: CoreFolder, policy: Policy, accept_draft: bool, machine: Mach
     statement = decode_statement(envelope)
     # 3. core.json
     data = folder.read(CORE_JSON, MAX_JSON_BYTES)
-    digest = check_subject(statement, CORE_JSON, data)
+    core_digest = check_subject(statement, CORE_JSON, data)
     core = decode(data, Core, f"reading {folder.path / CORE_JSON}")
     check_meaning(core, draft)
     folder.check_blobs({blob.digest: blob.size for blob in core.blobs})
@@ -163,7 +162,7 @@ def _check(folder: CoreFolder, policy: Policy, accept_draft: bool, machine: Mach
     # 7. the target
     if machine is not None:
         check_target(core.target, machine)
-    return _Checked(folder, statement, draft, signers, core, digest, provenance, columns, blobs)
+    return _Checked(folder, statement, draft, signers, core, core_digest, provenance, columns, blobs)
 
 
 def _signers(folder: CoreFolder, policy: Policy, envelope: Envelope) -> tuple[str, ...]:
@@ -197,19 +196,19 @@ def _blobs(folder: CoreFolder, core: Core) -> dict[str, bytes]:
     """Every blob that is not only a weight slice, by its checked digest."""
     sizes = {blob.digest: blob.size for blob in core.blobs}
     blobs = {}
-    for digest in held_in_memory(core):
-        blobs[digest] = folder.read_blob(digest, sizes[digest])
-        _same(folder.path / BLOBS / digest, blobs[digest], digest)
+    for name in held_in_memory(core):
+        blobs[name] = folder.read_blob(name, sizes[name])
+        _same(folder.path / BLOBS / name, blobs[name], name)
     return blobs
 
 
-def _same(path: Path, data: bytes, digest: str) -> None:
-    found = blake3(data).hexdigest()
-    if found != digest:
+def _same(path: Path, data: bytes, expected: str) -> None:
+    found = digest(data)
+    if found != expected:
         raise TamperedError(
             f"reading {path}",
             found=f"BLAKE3 {found}",
-            required=f"{digest}, as signed (M13)",
+            required=f"{expected}, as signed (M13)",
             hint="fetch the core again from where it came",
         )
 

@@ -10,6 +10,7 @@ from threading import Lock
 
 from blake3 import blake3
 
+from heliograph.core.digest import hasher
 from heliograph.core.folder import CoreFolder
 from heliograph.core.format import BLOBS, CHUNK_BYTES
 from heliograph.core.layout import chunk_count, chunk_pieces
@@ -124,14 +125,14 @@ class _FileDigests:
         self._parts = iter(weights.slices)
         self._left = 0
         self._expected = ""
-        self._hash = blake3()
+        self._hash = hasher(0)
 
     def update(self, data: memoryview) -> None:
         while data:
             if self._left == 0:
                 part = next(self._parts)
                 self._left, self._expected = part.size, part.blob
-                self._hash = blake3(max_threads=blake3.AUTO)
+                self._hash = hasher(part.size)
             piece = data[: self._left]
             self._hash.update(piece)
             self._left -= len(piece)

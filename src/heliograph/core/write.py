@@ -12,6 +12,7 @@ from types import TracebackType
 import msgspec
 from blake3 import blake3
 
+from heliograph.core.digest import digest
 from heliograph.core.encoding import encode
 from heliograph.core.envelope import Predicate, sign_core
 from heliograph.core.format import BLOBS, CORE_JSON, GRAPHS, PROVENANCE_JSON, SIGNATURE
@@ -51,15 +52,15 @@ class DraftWriter:
     def put_blob(self, data: Bytes) -> Digest:
         """Stores a blob under its BLAKE3, synced, shared by content with the other cores of the folder."""
         view = memoryview(data).cast("B")
-        digest = blake3(view, max_threads=blake3.AUTO).hexdigest()
-        target = self.path / BLOBS / digest
+        name = digest(view)
+        target = self.path / BLOBS / name
         with storing(f"writing a blob of {len(view)} bytes"):
-            if digest not in self._blobs and not self._store.share(digest, len(view), target):
+            if name not in self._blobs and not self._store.share(name, len(view), target):
                 file = self.path / "new-blob"
                 write_file(file, view)
-                self._store.adopt(file, digest, len(view), target)
-        self._blobs[digest] = len(view)
-        return digest
+                self._store.adopt(file, name, len(view), target)
+        self._blobs[name] = len(view)
+        return name
 
     def put_weights(self, image: Iterable[Bytes], cap: int) -> tuple[tuple[Slice, ...], tuple[bytes, ...]]:
         """Stores the weights image (its bytes in order, in pieces of any size) as slices of at most ``cap`` bytes.
@@ -97,9 +98,9 @@ class DraftWriter:
 
     def _complete(self, core: Core, graphs: bytes) -> Core:
         """``core`` with the digests of everything that was written."""
-        file = Blob(digest=blake3(graphs, max_threads=blake3.AUTO).hexdigest(), size=len(graphs))
+        file = Blob(digest=digest(graphs), size=len(graphs))
         used = sorted(blob_references(core))
-        blobs = tuple(Blob(digest=digest, size=self._blobs[digest]) for digest in used)
+        blobs = tuple(Blob(digest=name, size=self._blobs[name]) for name in used)
         return msgspec.structs.replace(core, graphs_file=file, blobs=blobs)
 
     def _write(self, core: Core, provenance: Provenance, graphs: bytes) -> None:
@@ -108,9 +109,9 @@ class DraftWriter:
         replace_file(self.path / PROVENANCE_JSON, encode(provenance))
         replace_file(self.path / GRAPHS, graphs)
         unused = self._blobs.keys() - {blob.digest for blob in core.blobs}
-        for digest in unused:
-            (self.path / BLOBS / digest).unlink()
-            del self._blobs[digest]
+        for name in unused:
+            (self.path / BLOBS / name).unlink()
+            del self._blobs[name]
         if unused:
             self._store.release(unused)
 
