@@ -179,6 +179,9 @@ void HostReservation::map(uint64_t offset, uint64_t size) {
     throw Error("OutOfMemoryError", doing, std::string("mmap: ") + strerror(code) + " for " + std::to_string(size) +
                 " bytes", "memory for them", "check ulimit -v, vm.overcommit_memory and vm.max_map_count");
   }
+  // Where the machine grants huge pages they save most of the time of first touching (reading weights into fresh
+  // memory by one thread: 0.39 GB/s with small pages, 0.78 GB/s with huge ones, 2026-11). A wish only.
+  madvise(at(offset), size, MADV_HUGEPAGE);
   name_mapping(at(offset), size);
   parts_.add(offset, size);
   device_->counts().bytes_mapped.fetch_add(size);
@@ -233,6 +236,16 @@ void HostReservation::fill(uint64_t offset, uint8_t value, uint64_t size) {
   {
     std::lock_guard lock(mutex_);
     check_mapped("filling memory", offset, size, true);
+  }
+  // Zeroes by giving whole pages back: a sparse region of a terabyte stays sparse.
+  constexpr uint64_t page = 4096, worthwhile = 1 << 20;
+  if (value == 0 && size >= worthwhile) {
+    uint64_t first = (offset + page - 1) / page * page, end = (offset + size) / page * page;
+    if (madvise(at(first), end - first, MADV_DONTNEED) == 0) {
+      memset(at(offset), 0, first - offset);
+      memset(at(end), 0, offset + size - end);
+      return;
+    }
   }
   memset(at(offset), value, size);
 }
