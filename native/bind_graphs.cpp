@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "flags.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -76,6 +77,7 @@ void bind_template(nb::module_ &m) {
            "(from, to, data) sorted by (to, from).")
       .def("instantiate", [](TemplateHandle &self, uint32_t flags) {
         auto object = self.get();
+        check_flags(flags);  // here, so that every device refuses the same values with the same words
         return ExecutableHandle(unlocked([&] { return object->instantiate(flags); }));
       }, "flags"_a = 0)
       .def("close", [](TemplateHandle &self) { Handle<Template>::drop(self.take()); },
@@ -104,7 +106,7 @@ void bind_executable(nb::module_ &m) {
       .def("drain", [](ExecutableHandle &self) {
         auto object = self.get();
         unlocked([&] { object->drain(); });
-      }, "Returns when no launch has been in flight.")
+      }, "Returns when every launch submitted before is finished.")
       .def("close", &close_executable, "Drains first. Idempotent.");
 }
 

@@ -69,7 +69,7 @@ void bind_streams(nb::module_ &m) {
       .def("end_capture", [](StreamHandle &self) { return TemplateHandle(self.get()->end_capture()); })
       .def_prop_ro("capturing", [](StreamHandle &self) { return self.get()->capturing(); })
       .def("close", [](StreamHandle &self) { Handle<Stream>::drop(self.take()); },
-           "Waits for its work and ends the stream. Idempotent.");
+           "Ends the stream; work that it has still runs. Idempotent.");
 }
 
 }  // namespace hg

@@ -123,7 +123,7 @@ class Executable {
   virtual uint32_t flags() const = 0;  // read back from the driver
   virtual void launch(Stream &stream) = 0;
   virtual uint64_t in_flight() const = 0;  // launches submitted and not yet finished, over all streams
-  virtual void drain() = 0;                // returns when in_flight() has been 0
+  virtual void drain() = 0;  // every launch submitted before the call is finished
   virtual uint64_t device_bytes() const = 0;
   virtual uint64_t host_bytes() const = 0;
 };
@@ -135,7 +135,7 @@ class Event : public std::enable_shared_from_this<Event> {
   virtual bool query() const = 0;
 };
 
-class Stream {
+class Stream {  // destroying it does not wait: work that it has still runs
  public:
   virtual ~Stream() = default;
   // Submits work, or adds a node when the stream is capturing.

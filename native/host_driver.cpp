@@ -114,14 +114,10 @@ std::shared_ptr<Stream> HostDevice::create_stream() {
   check_process(doing);
   std::lock_guard lock(mutex_);
   check_open(doing);  // with the lock held: close() stops the streams that it sees
+  std::erase_if(queues_, [](const auto &queue) { return queue->retired(); });
   auto queue = std::make_shared<StreamQueue>(*pool_, page_, streams_made_++);
   queues_.push_back(queue);
   return std::make_shared<HostStream>(std::static_pointer_cast<HostDevice>(shared_from_this()), std::move(queue));
-}
-
-void HostDevice::forget(const std::shared_ptr<StreamQueue> &queue) {
-  std::lock_guard lock(mutex_);
-  std::erase(queues_, queue);
 }
 
 std::shared_ptr<Event> HostDevice::create_event() {

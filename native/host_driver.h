@@ -62,7 +62,6 @@ class HostDevice : public Device {
   // The schedule in which a fault was planted, if one is for this launch.
   std::shared_ptr<const Schedule> injected(const Schedule &schedule, uint64_t launch);
   HostStream &own_stream(Stream &stream, const char *doing) const;
-  void forget(const std::shared_ptr<StreamQueue> &queue);
 
   bool forked() const;                        // in a child of the process that opened it: no worker is here
   void check_process(const char *doing) const;  // UsageError after a fork
@@ -84,7 +83,7 @@ class HostDevice : public Device {
   std::atomic<bool> closed_{false};
   std::atomic<bool> injecting_{false};
   mutable std::mutex mutex_;  // guards what follows
-  std::vector<std::shared_ptr<StreamQueue>> queues_;
+  std::vector<std::shared_ptr<StreamQueue>> queues_;  // of streams, and of destroyed ones that still have work
   uint32_t streams_made_ = 0;
   std::vector<Injection> injections_;
 };

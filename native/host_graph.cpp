@@ -4,7 +4,6 @@
 #include <cstring>
 #include <set>
 
-#include "flags.h"
 #include "host_driver.h"
 #include "host_modules.h"
 #include "host_stream.h"
@@ -141,7 +140,6 @@ std::vector<Edge> HostTemplate::edges() const {
 
 std::shared_ptr<Executable> HostTemplate::instantiate(uint32_t flags) {
   device_->check_open("instantiating a graph");
-  check_flags(flags);
   std::lock_guard lock(mutex_);
   return std::make_shared<HostExecutable>(device_, nodes_, edges_, flags);
 }
@@ -182,13 +180,12 @@ void HostExecutable::launch(Stream &stream) {
   std::shared_ptr<const Schedule> faulty = device_->injected(schedule_, number);
   on.push([&]() -> Task {
     uint64_t ticket = flights_->submit();
-    return [this, faulty, number, ticket, flights = flights_, &pool = device_->pool(), &counts = device_->counts()](
-               Worker &lead) {
-      flights->await_turn(ticket);
+    auto run = [this, faulty, number, ticket, &pool = device_->pool(), &counts = device_->counts()](Worker &lead) {
+      flights_->await_turn(ticket);
       pool.run(lead, faulty ? *faulty : schedule_, number);
       counts.nodes_run.fetch_add(schedule_.nodes);
-      flights->finish();  // `this` may be gone from here on
     };
+    return {run, [flights = flights_] { flights->finish(); }};  // `this` may be gone once it is called
   });
 }
 

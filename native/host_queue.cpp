@@ -37,12 +37,19 @@ bool StreamQueue::idle() const {
   return done_ == pushed_.load();
 }
 
-void StreamQueue::stop() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
+void StreamQueue::retire() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
   changed_.notify_all();
+}
+
+bool StreamQueue::retired() const {
+  std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+void StreamQueue::stop() {
+  retire();
   std::call_once(joined_, [&] { thread_.join(); });
 }
 
@@ -56,14 +63,18 @@ void StreamQueue::lead(uint32_t number) {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return !tasks_.empty() || stopping_; });
-      if (tasks_.empty()) return;
+      if (tasks_.empty()) {
+        ended_ = true;
+        return;
+      }
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task(worker);
-    task = nullptr;  // what it holds is gone before the work counts as done
+    task.run(worker);
+    task.run = nullptr;  // what it holds is gone before the work counts as done
     std::lock_guard lock(mutex_);
     ++done_;
+    if (task.counted) task.counted();
     changed_.notify_all();
   }
 }

@@ -12,19 +12,24 @@
 
 namespace hg {
 
-using Task = std::function<void(Worker &)>;
+struct Task {
+  std::function<void(Worker &)> run;
+  std::function<void()> counted{};  // called as the work counts as done: who learns of it finds the stream idle
+};
 
 class StreamQueue {
  public:
   StreamQueue(Pool &pool, StatusPage &page, uint32_t number);
-  ~StreamQueue();  // runs what was pushed, then ends the thread
+  ~StreamQueue();  // stop()
   StreamQueue(const StreamQueue &) = delete;
 
   // `make` runs with the queue locked, so what it numbers is in the order of the queue. Throws UsageError once stopped.
   void push(const std::function<Task()> &make);
   void await_all();   // what was pushed before this call
   bool idle() const;  // nothing pushed that is not done
-  void stop();        // no push after this; runs the rest and joins. Idempotent
+  void retire();      // no push after this; the thread runs the rest and ends
+  bool retired() const;  // its thread has run everything and ends
+  void stop();        // retires it and waits for its end. Idempotent
 
  private:
   void lead(uint32_t number);
@@ -38,6 +43,7 @@ class StreamQueue {
   std::deque<Task> tasks_;
   uint64_t done_ = 0;
   bool stopping_ = false;
+  bool ended_ = false;
   std::once_flag joined_;
   std::thread thread_;
 };

@@ -56,8 +56,7 @@ HostStream::~HostStream() {
   device_->counts().streams_live.fetch_sub(1);
   if (device_->forked()) return;
   if (auto current = capture()) current->leave(this);
-  queue_->stop();  // the device still knows the queue: who waits for the device waits for this work as well
-  device_->forget(queue_);
+  queue_->retire();
 }
 
 std::shared_ptr<Capture> HostStream::capture() const {
@@ -92,10 +91,10 @@ void HostStream::submit(Node node) {
   for (Operation &operation : single->schedule.operations) operation.node = kNoNode;
   uint64_t number = device_->launches();
   push([&]() -> Task {
-    return [single, number, &pool = device_->pool(), &counts = device_->counts()](Worker &lead) {
+    return {[single, number, &pool = device_->pool(), &counts = device_->counts()](Worker &lead) {
       pool.run(lead, single->schedule, number);
       counts.nodes_run.fetch_add(1);
-    };
+    }};
   });
 }
 
@@ -113,7 +112,7 @@ void HostStream::record(const std::shared_ptr<Event> &event) {
     own.captured_.reset();
   }
   own.state_->record([&](uint64_t number) {
-    push([&]() -> Task { return [state = own.state_, number](Worker &) { state->complete(number); }; });
+    push([&]() -> Task { return {[state = own.state_, number](Worker &) { state->complete(number); }}; });
   });
 }
 
@@ -128,7 +127,7 @@ void HostStream::wait(const std::shared_ptr<Event> &event) {
       throw Error("GraphStateError", doing, "an event recorded outside the capture", "an event of the same capture",
                   "record it on a stream that is capturing");
     uint64_t number = own.state_->recorded();
-    if (number) push([&]() -> Task { return [state = own.state_, number](Worker &) { state->await(number); }; });
+    if (number) push([&]() -> Task { return {[state = own.state_, number](Worker &) { state->await(number); }}; });
     return;
   }
   if (!captured->capture->active() || (current && current != captured->capture))

@@ -58,7 +58,7 @@ class HostEvent : public Event {
 class HostStream : public Stream {
  public:
   HostStream(std::shared_ptr<HostDevice> device, std::shared_ptr<StreamQueue> queue);
-  ~HostStream() override;  // waits for its work
+  ~HostStream() override;  // does not wait: the device keeps the queue until its work is done
   void submit(Node node) override;
   void record(const std::shared_ptr<Event> &event) override;
   void wait(const std::shared_ptr<Event> &event) override;

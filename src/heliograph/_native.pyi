@@ -112,7 +112,7 @@ class Stream:
     @property
     def capturing(self) -> bool: ...
     def close(self) -> None:
-        """Waits for its work and ends the stream. Idempotent."""
+        """Ends the stream; work that it has still runs. Idempotent."""
 
 class Node:
     """
@@ -180,7 +180,7 @@ class Executable:
     def host_bytes(self) -> int: ...
     def launch(self, stream: Stream) -> None: ...
     def drain(self) -> None:
-        """Returns when no launch has been in flight."""
+        """Returns when every launch submitted before is finished."""
 
     def close(self) -> None:
         """Drains first. Idempotent."""
