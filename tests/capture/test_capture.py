@@ -6,16 +6,19 @@ import json
 import random
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from small_models import Mlp, mlp, mlp_spec, mlp_step
+from small_models import mlp, mlp_spec, mlp_step
 from torch import Tensor, nn
 
-from heliograph.capture import CaptureSpec, EntrySpec, Recording, StateSpec, TensorSpec, capture, record
+import heliograph.ops.references  # noqa: F401  registers the ops
+from heliograph.capture import CaptureSpec, EntrySpec, Example, Recording, StateSpec, TensorSpec, capture, record
 from heliograph.capture.examples import raw_bytes
+from heliograph.capture.spec import Shape
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.device.host import open_host
@@ -219,25 +222,54 @@ def test_fields_and_buckets_are_looked_up_by_name() -> None:
 
 
 def test_growing_state_is_captured_with_its_units_and_loaded_with_any_number(tmp_path: Path) -> None:
-    class Scaled(Mlp):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.relu(self.first(x))
-
-    entry = EntrySpec(
-        "run",
-        ({"rows": 2},),
-        {"x": TensorSpec(("rows", 8), "f32")},
-        lambda m, x, kv, fixed: {"y": m(x) + kv[0, :1] + fixed},
-    )
-    state = {"kv": StateSpec((16,), "f32", grows=True), "fixed": StateSpec((1,), "f32")}
-    core = capture(Scaled(), CaptureSpec("grown", (entry,), state=state, units=3), cores=tmp_path)
+    core = capture(nn.Module(), attention_spec(), cores=tmp_path)
     described = json.loads((core / "core.json").read_text())
     region = next(region for region in described["regions"] if region["role"] == "state")
-    assert region["grow"] == 64
+    assert region["grow"] == 2 * 2 * 2 * 4 * 2
     assert region["grow_at"] >= region["size"] > 0
-    for units in (3, 40):
+    results = []
+    for units in (5, 400):
         with verify(core, Policy.local()) as verified, load(verified, workers=1, units=units) as program:
             assert program.units == units
+            for name, data in attention_inputs("step", {"tokens": 3}, 5).inputs.items():
+                program.write("step", {"tokens": 3}, name, data)
+            program.run("step", tokens=3)
+            results.append(program.read("step", {"tokens": 3}, "y"))
+    assert results[0] == results[1]
+
+
+def attention_spec() -> CaptureSpec:
+    """Attention over paged memory: two heads of four, blocks of two tokens, and a state that does not grow."""
+
+    def step(
+        m: nn.Module, x: Tensor, positions: Tensor, rows: Tensor, tables: Tensor, kv: Tensor, fixed: Tensor
+    ) -> dict[str, Tensor]:
+        heads = x.view(-1, 2, 4)
+        torch.ops.heliograph.kv_store(heads, heads, kv, 0, tables, rows, positions)
+        return {"y": torch.ops.heliograph.paged_attention(heads, kv, 0, tables, rows, positions, 0.5) + fixed}
+
+    inputs = {
+        "x": TensorSpec(("tokens", 8), "f32"),
+        "positions": TensorSpec(("tokens",), "i32"),
+        "rows": TensorSpec(("tokens",), "i32"),
+        "tables": TensorSpec((1, 2), "i32"),
+    }
+    state = {"kv": StateSpec((1, 2, 2, 2, 4), "f16", grows=True), "fixed": StateSpec((1,), "f32")}
+    entry = EntrySpec("step", ({"tokens": 1}, {"tokens": 3}), inputs, step)
+    return CaptureSpec("attention", (entry,), state=state, units=5, examples=attention_inputs)
+
+
+def attention_inputs(entry: str, bucket: Shape, seed: int) -> Example:
+    """One sequence in two scattered blocks; the last token of a larger bucket is padding."""
+    draw, tokens = random.Random(seed), bucket["tokens"]
+    real = max(1, tokens - 1)
+    values = {
+        "x": array("f", (draw.uniform(-1, 1) for _ in range(8 * tokens))),
+        "positions": array("i", [*range(real), *[-1] * (tokens - real)]),
+        "rows": array("i", [0] * tokens),
+        "tables": array("i", draw.sample(range(1, 5), 2)),
+    }
+    return Example({name: data.tobytes() for name, data in values.items()}, {"tokens": real})
 
 
 def test_the_classifier_of_the_examples_is_replayed_without_torch(tmp_path: Path) -> None:
