@@ -74,33 +74,33 @@ CUgraphNodeParams parameters(const Node &node, const CudaFunction *function, std
 
 }  // namespace
 
-CudaTemplate::CudaTemplate(std::shared_ptr<CudaDevice> device) : device_(std::move(device)), context_(device_->context()) {
+CudaTemplate::CudaTemplate(std::shared_ptr<CudaDevice> device)
+    : device_(std::move(device)), context_(device_->context()), graph_(context_) {
   CudaCurrent current(*context_, "creating a graph");
-  context_->check(context_->api().cuGraphCreate(&graph_, 0), "cuGraphCreate", "creating a graph");
+  context_->check(context_->api().cuGraphCreate(graph_.out(), 0), "cuGraphCreate", "creating a graph");
   ++context_->counters.templates_created;
   ++context_->counters.templates_live;
 }
 
 CudaTemplate::CudaTemplate(std::shared_ptr<CudaDevice> device, CUgraph graph,
                            std::vector<std::shared_ptr<Function>> functions)
-    : device_(std::move(device)), context_(device_->context()), graph_(graph) {
-  ++context_->counters.templates_created;
-  ++context_->counters.templates_live;
+    : device_(std::move(device)), context_(device_->context()), graph_(context_) {
+  const char *doing = "reading a capture";
+  *graph_.out() = graph;
   for (const auto &function : functions) {
     auto ours = cuda_function(function);
     functions_.emplace(ours->handle(), ours);  // holds: R4 tests/device/test_cuda_graph.py::test_captured_graph_holds_its_modules
   }
+  CudaCurrent current(*context_, doing);
   size_t count = 0;
-  context_->check(context_->api().cuGraphGetNodes(graph_, nullptr, &count), "cuGraphGetNodes", "reading a capture");
+  context_->check(context_->api().cuGraphGetNodes(graph, nullptr, &count), "cuGraphGetNodes", doing);
   nodes_.resize(count);
-  context_->check(context_->api().cuGraphGetNodes(graph_, nodes_.data(), &count), "cuGraphGetNodes",
-                  "reading a capture");
+  context_->check(context_->api().cuGraphGetNodes(graph, nodes_.data(), &count), "cuGraphGetNodes", doing);
+  ++context_->counters.templates_created;
+  ++context_->counters.templates_live;
 }
 
-CudaTemplate::~CudaTemplate() {
-  if (CudaCurrentIfAlive current(*context_); current) context_->api().cuGraphDestroy(graph_);
-  --context_->counters.templates_live;
-}
+CudaTemplate::~CudaTemplate() { --context_->counters.templates_live; }
 
 std::shared_ptr<Device> CudaTemplate::device() const { return device_; }
 
@@ -119,7 +119,7 @@ uint32_t CudaTemplate::add(Node node, std::span<const Edge> incoming) {
   }
   CUgraphNodeParams params = parameters(node, function.get(), arguments, context_->handle());
   CUgraphNode added = nullptr;
-  context_->check(context_->api().cuGraphAddNode(&added, graph_, nullptr, nullptr, 0, &params), "cuGraphAddNode",
+  context_->check(context_->api().cuGraphAddNode(&added, graph_.get(), nullptr, nullptr, 0, &params), "cuGraphAddNode",
                   "adding a node");
   try {
     nodes_.reserve(nodes_.size() + 1);
@@ -142,7 +142,7 @@ void CudaTemplate::depend(CUgraphNode node, std::span<const Edge> incoming) {
     std::vector<CUgraphEdgeData> data(edges.size(), edge_data(*edges.front()));
     for (const Edge *edge : edges) from.push_back(nodes_[edge->from]);
     context_->check(
-        context_->api().cuGraphAddDependencies(graph_, from.data(), to.data(), data.data(), edges.size()),
+        context_->api().cuGraphAddDependencies(graph_.get(), from.data(), to.data(), data.data(), edges.size()),
         "cuGraphAddDependencies", "adding the edges of a node");
   }
 }
@@ -221,11 +221,11 @@ std::vector<Edge> CudaTemplate::edges() const {
   std::lock_guard lock(mutex_);
   const CudaApi &api = context_->api();
   size_t count = 0;
-  context_->check(api.cuGraphGetEdges(graph_, nullptr, nullptr, nullptr, &count), "cuGraphGetEdges",
+  context_->check(api.cuGraphGetEdges(graph_.get(), nullptr, nullptr, nullptr, &count), "cuGraphGetEdges",
                   "reading the edges of a graph");
   std::vector<CUgraphNode> from(count), to(count);
   std::vector<CUgraphEdgeData> data(count);
-  context_->check(api.cuGraphGetEdges(graph_, from.data(), to.data(), data.data(), &count), "cuGraphGetEdges",
+  context_->check(api.cuGraphGetEdges(graph_.get(), from.data(), to.data(), data.data(), &count), "cuGraphGetEdges",
                   "reading the edges of a graph");
   std::map<CUgraphNode, uint32_t> number;
   for (uint32_t i = 0; i < nodes_.size(); ++i) number[nodes_[i]] = i;
@@ -244,16 +244,16 @@ std::shared_ptr<Executable> CudaTemplate::instantiate(uint32_t flags) {
   std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<CudaFunction>> functions;
   for (const auto &[handle, function] : functions_) functions.push_back(function);
-  return std::make_shared<CudaExecutable>(context_, graph_, flags, nodes_.size(), std::move(functions));
+  return std::make_shared<CudaExecutable>(context_, graph_.get(), flags, nodes_.size(), std::move(functions));
 }
 
 CudaExecutable::CudaExecutable(std::shared_ptr<CudaContext> context, CUgraph graph, uint32_t flags, uint64_t nodes,
                                std::vector<std::shared_ptr<CudaFunction>> functions)
-    : context_(std::move(context)), nodes_(nodes) {
+    : context_(std::move(context)), exec_(context_), nodes_(nodes) {
   functions_ = std::move(functions);  // holds: R4 tests/device/test_cuda_graph.py::test_executable_holds_its_modules
   CudaCurrent current(*context_, "instantiating a graph");
   const uint64_t free_before = free_bytes(*context_), host_before = anonymous_bytes();
-  context_->check(context_->api().cuGraphInstantiateWithFlags(&exec_, graph, flags), "cuGraphInstantiateWithFlags",
+  context_->check(context_->api().cuGraphInstantiateWithFlags(exec_.out(), graph, flags), "cuGraphInstantiateWithFlags",
                   "instantiating a graph");
   device_bytes_ = growth(free_bytes(*context_), free_before);
   host_bytes_ = growth(host_before, anonymous_bytes());
@@ -267,20 +267,19 @@ CudaExecutable::~CudaExecutable() {
     drain();  // holds: R4 tests/device/test_cuda_graph.py::test_executable_drains_before_it_is_destroyed
   } catch (const Error &) {
     if (context_->alive()) {  // its launches may still run: what they use stays for the rest of the process
+      exec_.leak();
       new auto(std::move(functions_));
       return;
     }
   }
-  if (CudaCurrentIfAlive current(*context_); current) {
-    context_->api().cuGraphExecDestroy(exec_);
+  if (CudaCurrentIfAlive current(*context_); current)
     for (CUevent event : idle_) context_->api().cuEventDestroy(event);
-  }
 }
 
 uint32_t CudaExecutable::flags() const {
   CudaCurrent current(*context_, "reading the flags of an executable");
   cuuint64_t flags = 0;
-  context_->check(context_->api().cuGraphExecGetFlags(exec_, &flags), "cuGraphExecGetFlags",
+  context_->check(context_->api().cuGraphExecGetFlags(exec_.get(), &flags), "cuGraphExecGetFlags",
                   "reading the flags of an executable");
   return static_cast<uint32_t>(flags);
 }
@@ -307,7 +306,7 @@ void CudaExecutable::launch(Stream &stream) {
   sweep();
   running_.reserve(running_.size() + 1);
   CUevent event = take_event();
-  const CUresult launched = context_->api().cuGraphLaunch(exec_, ours.handle());
+  const CUresult launched = context_->api().cuGraphLaunch(exec_.get(), ours.handle());
   if (launched != CUDA_SUCCESS) idle_.push_back(event);
   context_->check(launched, "cuGraphLaunch", "launching a graph");
   ++context_->counters.launches;

@@ -7,6 +7,25 @@ namespace hg {
 
 class CudaDevice;
 
+// A driver object that is destroyed in its context, also when the constructor of what holds it throws.
+template <class Handle, auto Destroy>
+class CudaOwned {
+ public:
+  explicit CudaOwned(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {}
+  ~CudaOwned() {
+    if (!handle_) return;
+    if (CudaCurrentIfAlive current(*context_); current) (context_->api().*Destroy)(handle_);
+  }
+  CudaOwned(const CudaOwned &) = delete;
+  Handle *out() { return &handle_; }
+  Handle get() const { return handle_; }
+  void leak() { handle_ = nullptr; }
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+  Handle handle_ = nullptr;
+};
+
 class CudaTemplate final : public Template {
  public:
   explicit CudaTemplate(std::shared_ptr<CudaDevice> device);  // empty
@@ -28,10 +47,10 @@ class CudaTemplate final : public Template {
 
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<CudaContext> context_;
-  CUgraph graph_ = nullptr;
   mutable std::mutex mutex_;
-  std::vector<CUgraphNode> nodes_;  // in construction order
   std::map<CUfunction, std::shared_ptr<CudaFunction>> functions_;
+  CudaOwned<CUgraph, &CudaApi::cuGraphDestroy> graph_;  // goes before the modules of its functions
+  std::vector<CUgraphNode> nodes_;                      // in construction order
 };
 
 class CudaExecutable final : public Executable {
@@ -52,9 +71,9 @@ class CudaExecutable final : public Executable {
   CUevent take_event();
 
   std::shared_ptr<CudaContext> context_;
-  CUgraphExec exec_ = nullptr;
-  uint64_t nodes_, device_bytes_ = 0, host_bytes_ = 0;
   std::vector<std::shared_ptr<CudaFunction>> functions_;
+  CudaOwned<CUgraphExec, &CudaApi::cuGraphExecDestroy> exec_;  // goes before the modules of its functions
+  uint64_t nodes_, device_bytes_ = 0, host_bytes_ = 0;
   mutable std::mutex mutex_;
   mutable std::vector<CUevent> running_, idle_;  // one event a launch in flight, recorded behind it
 };

@@ -68,7 +68,7 @@ LEADS: dict[str, tuple[Callable[[object], object], str]] = {
     "dictionary": (lambda g: Owner(graphs={"decode/8": g}), "Owner.graphs['decode/8']"),
     "dictionary key": (lambda g: Owner(costs={g: 1}), "Owner.costs → a key"),
     "set": (lambda g: Owner(graphs={g}), "Owner.graphs{…}"),
-    "closure": (closure_over, "closure_over.<locals>.<lambda>' → closure of closure_over.<locals>.<lambda>, variable 'held'"),
+    "closure": (closure_over, " → closure of closure_over.<locals>.<lambda>, variable 'held'"),
     "closure of an attribute": (lambda g: Owner(hook=closure_over(g)), "variable 'held'"),
     "default argument": (default_argument, "default argument of default_argument.<locals>.replay"),
     "function attribute": (function_attribute, ".graph"),

@@ -1,4 +1,6 @@
 // How the library is opened, the names of its error codes, and what tests set and read.
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -142,6 +144,7 @@ CONTROL void fake_reset_context(int device) {
   s.captures.clear();
   s.mappings.clear();
   s.allocations.clear();
+  for (const auto &[address, size] : s.reservations) munmap(reinterpret_cast<void *>(address), size);
   s.reservations.clear();
 }
 CONTROL int fake_calls(const char *name) { return state().calls[name]; }

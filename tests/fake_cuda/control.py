@@ -14,8 +14,8 @@ KINDS = (
     "contexts", "modules", "graphs", "executables", "streams", "events", "reservations", "allocations", "mappings",
     "captures",
 )  # fmt: skip
-# Functions as the fake's kernels.cpp knows them; `mixed` does nothing and has a hole in its parameters.
-IMAGE = b"fake-image sm_90\ncount 0:8\nspin 0:4\nmixed 0:1 4:12 16:2 24:8\nnothing\n"
+# A text image: `mixed` has holes between its parameters.
+IMAGE = b"fake-image sm_90\nmixed 0:1 4:12 16:2 24:8\nnothing\n"
 
 
 class FakeCuda:
@@ -49,7 +49,7 @@ class FakeCuda:
         return int(self._c.fake_memory_in_use())
 
     def kernel_time(self, microseconds: int) -> None:
-        """How long each kernel runs that does not say so itself (as `spin` does)."""
+        """How long each kernel runs, but for `spin`, which says so itself."""
         self._c.fake_kernel_time(microseconds)
 
     def driver_version(self, version: int) -> None:

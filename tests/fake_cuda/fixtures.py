@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rigs import RIGS, Rig
+
 from .build import fake_cuda_library
 from .control import FakeCuda
 
@@ -26,3 +28,25 @@ def fake_cuda(fake_cuda_session: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> I
     assert fake_cuda_session.live() == {}
     assert fake_cuda_session.misuse() == ""
     assert fake_cuda_session.destroyed_in_flight() == 0
+
+
+@pytest.fixture
+def host() -> Iterator[Rig]:
+    rig = RIGS["host"]()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def cuda(fake_cuda: FakeCuda) -> Iterator[Rig]:
+    """A device of the fake CUDA driver."""
+    rig = RIGS["fake-cuda"]()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture(params=["host", "cuda"])
+def rig(request: pytest.FixtureRequest) -> Rig:
+    """Each test that asks for it runs on the host and through the fake CUDA driver."""
+    made: Rig = request.getfixturevalue(request.param)
+    return made

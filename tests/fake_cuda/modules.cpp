@@ -1,5 +1,11 @@
-// Kernel images are text: a first line "fake-image sm_90", then one line a function, its name and the place of each
-// parameter as offset:size. What a kernel does is in kernels.cpp, by name.
+// Two kinds of kernel image. A host kernel module is loaded and really run, block after block: so the conformance suite
+// brings its own kernels. The other kind is text: a first line "fake-image sm_90", then one line a function, its name
+// and the place of each parameter as offset:size; its kernels do nothing.
+#include <dlfcn.h>
+#include <elf.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <sstream>
 
@@ -8,29 +14,60 @@
 #define CUDA_ENTRY extern "C" CUresult CUDAAPI
 
 namespace fake {
+namespace {
 
-CUDA_ENTRY cuModuleLoadData(CUmodule *out, const void *image) {
-  FAKE_CONTEXT_CALL(cuModuleLoadData);
-  std::istringstream text(static_cast<const char *>(image));
+void add_function(Module &module, Function function) {
+  const uintptr_t number = new_handle();
+  module.functions[function.name] = number;
+  state().functions[number] = std::move(function);
+}
+
+CUresult read_text(Module &module, uintptr_t number, const char *image) {
+  std::istringstream text(image);
   std::string magic, arch, line;
   text >> magic >> arch;
   if (magic != "fake-image") return CUDA_ERROR_INVALID_IMAGE;
   if (arch != "sm_90") return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  const uintptr_t number = new_handle();
-  Module module{context, {}};
   std::getline(text, line);
   while (std::getline(text, line)) {
     std::istringstream words(line);
     Function function{number, {}, {}};
-    words >> function.name;
     Param param{};
     char colon = 0;
+    words >> function.name;
     while (words >> param.offset >> colon >> param.size) function.params.push_back(param);
-    if (function.name.empty()) continue;
-    const uintptr_t handle = new_handle();
-    module.functions[function.name] = handle;
-    s.functions[handle] = std::move(function);
+    if (!function.name.empty()) add_function(module, std::move(function));
   }
+  return CUDA_SUCCESS;
+}
+
+CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
+  const auto *header = reinterpret_cast<const Elf64_Ehdr *>(image);
+  const size_t size = header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
+  // The descriptor stays open as long as the library: a reused number would name an image that is loaded already.
+  module.descriptor = memfd_create("fake-cuda-image", MFD_CLOEXEC);
+  if (write(module.descriptor, image, size) != static_cast<ssize_t>(size)) return CUDA_ERROR_OPERATING_SYSTEM;
+  module.library = dlopen(("/proc/self/fd/" + std::to_string(module.descriptor)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  auto *table = module.library ? static_cast<const hg_module *>(dlsym(module.library, "heliograph_module")) : nullptr;
+  if (!table) return CUDA_ERROR_INVALID_IMAGE;
+  for (uint32_t i = 0; i < table->function_count; ++i) {
+    const hg_function &host = table->functions[i];
+    add_function(module, {number, host.name, {{0, host.param_bytes}}, &host});
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUDA_ENTRY cuModuleLoadData(CUmodule *out, const void *image) {
+  FAKE_CONTEXT_CALL(cuModuleLoadData);
+  const uintptr_t number = new_handle();
+  Module module{context, {}};
+  const auto *bytes = static_cast<const char *>(image);
+  const bool elf = std::memcmp(bytes, ELFMAG, SELFMAG) == 0;
+  if (CUresult refused = elf ? read_host_module(module, number, bytes) : read_text(module, number, bytes);
+      refused != CUDA_SUCCESS)
+    return refused;
   s.modules[number] = std::move(module);
   *out = handle<CUmodule>(number);
   return CUDA_SUCCESS;
@@ -41,6 +78,10 @@ CUDA_ENTRY cuModuleUnload(CUmodule handle) {
   Module *module = find(s.modules, handle, "module");
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   for (const auto &[name, function] : module->functions) s.functions.erase(function);
+  if (module->library) {
+    dlclose(module->library);
+    close(module->descriptor);
+  }
   s.modules.erase(reinterpret_cast<uintptr_t>(handle));
   return CUDA_SUCCESS;
 }

@@ -10,6 +10,8 @@
 #pragma once
 #include <cuda.h>
 
+#include "../../native/host/kernel_abi.h"
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -39,10 +41,13 @@ struct Function {
   uintptr_t module;
   std::string name;
   std::vector<Param> params;
+  const hg_function *host = nullptr;  // of an image that is a host kernel module: what runs
 };
 struct Module {
   Context *context;
   std::map<std::string, uintptr_t> functions;
+  void *library = nullptr;  // of a host kernel module, and the descriptor that it was loaded from
+  int descriptor = -1;
 };
 struct Node {
   uintptr_t graph;
@@ -157,7 +162,10 @@ class Call {
 
 // As FAKE_CALL, and needs a living current context.
 #define FAKE_CONTEXT_CALL(name)                                       \
-  FAKE_CALL(name);                                                    \
+  ::fake::Call call(#name); /* not through FAKE_CALL, which would see cuda.h's own name for it */ \
+  ::fake::State &s = ::fake::state();                                 \
+  (void)s;                                                            \
+  if (call.refused != CUDA_SUCCESS) return call.refused;              \
   ::fake::Context *context = ::fake::current().empty() ? nullptr : ::fake::current().back(); \
   if (CUresult dead = ::fake::usable(context); dead != CUDA_SUCCESS) return dead
 

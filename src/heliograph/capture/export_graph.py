@@ -13,7 +13,7 @@ from heliograph.capture.pools import refuse_foreign, refuse_ownerless
 from heliograph.device.flags import supported_flags
 from heliograph.device.graph import Graph
 from heliograph.device.pool import Pool
-from heliograph.errors import DeviceError, GraphStateError, UsageError
+from heliograph.errors import GraphStateError, HeliographError, UsageError
 
 Retain = Literal["template", "executable"]
 
@@ -83,7 +83,7 @@ def _captured(fn: Callable[[], object], stream: Stream, name: str) -> Template:
         try:
             fn()
         except BaseException:
-            with suppress(DeviceError):  # an error of the capture itself must not hide fn's
+            with suppress(HeliographError):  # an error of the capture itself must not hide fn's
                 stream.end_capture().close()
             raise
         template = stream.end_capture()
