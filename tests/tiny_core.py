@@ -153,7 +153,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def tiny_core(weight_bytes: int = 5 * MIB, cap: int = MIB, text: bool = False) -> TinyCore:
-    """``weight_bytes``: of the weights image, at least 8 KiB; ``text``: with a tokenizer and a chat template."""
+    """``weight_bytes``: of the weights image, 0 or at least 8 KiB; ``text``: with a tokenizer and a chat template."""
     blobs: dict[str, bytes] = {}
 
     def put(data: bytes) -> str:
@@ -254,6 +254,8 @@ class Places:
 
 def weights_of(places: Places, image: bytes, slices: tuple[Slice, ...], cap: int) -> Weights:
     """A plain tensor, a packed one, one that fills the rest, and a second name for the first (tied weights)."""
+    if not image:
+        return Weights(cap=cap, size=0, slices=(), tensors=())
     plain, packed = 4 * 16 * 8, 4 * 2 * 34
     rest_at = padded(plain) + padded(packed)
     rest = len(image) - rest_at
