@@ -13,7 +13,7 @@ _LEVEL_FLAGS = {
     "x86-64-v4+vnni+bf16": ["-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"],
 }
 _FLAGS = [
-    "-std=c++20", "-O2", "-fPIC", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector",
+    "-std=c++20", "-O1", "-fPIC", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector",
     "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
     "-fno-tree-loop-distribute-patterns", "-fno-threadsafe-statics", "-shared", "-nostdlib", "-Wl,-z,defs",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -107,7 +108,7 @@ def shuffled(seed: int) -> Split:
         cuts = [0]
         while cuts[-1] < blocks:
             cuts.append(min(blocks, cuts[-1] + source.choice((1, 3, 5, 7, 13))))
-        ranges = list(zip(cuts, cuts[1:], strict=False))
+        ranges = list(pairwise(cuts))
         source.shuffle(ranges)
         return ranges
 

@@ -69,7 +69,9 @@ class Arena:
     def place(self, tensor: Tensor) -> View:
         """A copy of a tensor with its strides."""
         view = self.empty(tuple(tensor.shape), tuple(tensor.stride()), DTYPES[tensor.dtype])
-        self.tensor(view).copy_(tensor)
+        reach = self._buffers[view.storage].size // ITEM_BYTES[view.dtype]  # gaps too; rows may share memory
+        flat = View(view.address, (reach,), (1,), view.dtype, view.storage)
+        self.tensor(flat).copy_(tensor.as_strided((reach,), (1,)))
         return view
 
     def tensor(self, view: View) -> Tensor:
