@@ -1,20 +1,18 @@
 """Loads a core and replays every bucket again and again in shuffled order, each time with other inputs.
 
-    python replay_shuffled.py CORE PUBLIC_KEY SEED TIMES
+    python replay_shuffled.py CORE SEED TIMES UNITS
 
-Every replay starts from zero state, so its result depends on its inputs alone. The last line is JSON: a digest for
-each replay, what is in this process, and how it was loaded.
+The last line is JSON: a digest for each replay, what is in this process, and whether the self-tests pass afterwards.
 """
 
 from __future__ import annotations
 
 import json
-import random
-import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from blake3 import blake3
+from shuffled import plan, replay_inputs, result_digest
 
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
@@ -22,41 +20,28 @@ from heliograph.runtime.load import load
 from heliograph.runtime.program import Program
 
 
-def replay(program: Program, rows: int, number: int) -> str:
-    """One replay with inputs that its bucket and number decide; the digest of all outputs and the whole state."""
-    shape = {"rows": rows}
-    values = random.Random(f"{rows} {number}")
-    columns = program.buffer("step", shape, "x").shape[1]
-    x = struct.pack(f"<{rows * columns}f", *(values.uniform(-1, 1) for _ in range(rows * columns)))
-    ids = values.sample(range(1, program.units), rows)
+def replay(program: Program, entry: str, shape: Mapping[str, int], number: int) -> str:
     program.reset()
-    program.write("step", shape, "x", x)
-    program.write("step", shape, "ids", struct.pack(f"<{rows}i", *ids))
-    program.run("step", **shape)
-    digest = blake3()
-    for field in ("out", "sum"):
-        digest.update(program.read("step", shape, field))
-    for name in ("total", "cache"):
-        with program.state(name) as state:
-            digest.update(state)
-    return digest.hexdigest()
+    for field, data in replay_inputs(entry, shape, number).items():
+        program.write(entry, shape, field, data)
+    program.run(entry, **shape)
+    names = sorted(field.name for field in program.fields(entry, shape).outputs)
+    outputs = [program.read(entry, shape, name) for name in names]
+    with program.state("kv") as kv, program.state("seen") as seen:
+        return result_digest(outputs, kv, seen)
 
 
-def replays(program: Program, seed: int, times: int) -> dict[str, str]:
-    """``times`` replays of every bucket in an order that the seed decides."""
-    plan = [(dict(b.shape)["rows"], n) for b in program.entries["step"].buckets for n in range(times)]
-    random.Random(seed).shuffle(plan)
-    return {f"{rows}/{number}": replay(program, rows, number) for rows, number in plan}
-
-
-def main(core: str, key: str, seed: str, times: str) -> None:
-    with verify(Path(core), Policy.only(bytes.fromhex(key))) as verified, load(verified) as program:
-        digests = replays(program, int(seed), int(times))
+def main(core: str, seed: str, times: str, units: str) -> None:
+    with verify(Path(core), Policy.local()) as verified, load(verified, units=int(units)) as program:
+        shapes = [(name, dict(b.shape)) for name, entry in program.entries.items() for b in entry.buckets]
+        digests = {key: replay(program, *work) for key, work in plan(shapes, int(seed), int(times))}
+        passed = [program.self_test(graph) for graph in range(len(program.core.graphs))]
     maps = Path("/proc/self/maps").read_text()
     print(
         json.dumps(
             {
                 "digests": digests,
+                "passed": passed,
                 "modules": sorted({"torch", "numpy"} & sys.modules.keys()),
                 "libraries": [name for name in ("libtorch", "libc10", "libcuda", "libcudart") if name in maps],
             }

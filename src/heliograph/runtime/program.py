@@ -80,6 +80,10 @@ class Program:
             hint="split the work, or capture a larger bucket",
         )
 
+    def fields(self, entry: str, shape: Shape) -> Bucket:
+        """A bucket's inputs and outputs, in the order of the core."""
+        return self._bucket(entry, shape)
+
     def buffer(self, entry: str, shape: Shape, field: str) -> Buffer:
         """Type, shape and size of an input or output."""
         return self._loaded.buffer(self._field(self._bucket(entry, shape), entry, field))
