@@ -45,10 +45,11 @@ void Capture::join(const HostStream *stream, const Tips &tips) {
 
 void Capture::leave(const HostStream *stream) {
   std::lock_guard lock(mutex_);
-  auto found = tips_.find(stream);
-  if (found == tips_.end()) return;
-  if (stream == origin_ || !reaches(tips_.at(origin_), found->second)) lost_ = true;
-  tips_.erase(found);
+  auto left = tips_.find(stream), origin = tips_.find(origin_);
+  if (left == tips_.end()) return;
+  if (stream == origin_ || origin == tips_.end()) active_ = false;  // nobody is left to end it
+  else if (!reaches(origin->second, left->second)) lost_ = true;
+  tips_.erase(left);
 }
 
 std::shared_ptr<HostTemplate> Capture::end(const HostStream *stream) {

@@ -82,7 +82,8 @@ class Probe:
 
     def close(self) -> None:
         """Lets go of everything that the device has: pytest keeps this object for longer."""
-        self.device.synchronize()
+        if self.device.alive:
+            self.device.synchronize()
         self.memory.close()
         self.device.close()
         vars(self).clear()
