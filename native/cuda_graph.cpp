@@ -7,6 +7,7 @@
 
 #include "cuda_driver.h"
 #include "cuda_stream.h"
+#include "flags.h"
 
 namespace hg {
 namespace {
@@ -241,6 +242,7 @@ std::vector<Edge> CudaTemplate::edges() const {
 }
 
 std::shared_ptr<Executable> CudaTemplate::instantiate(uint32_t flags) {
+  check_flags(flags);
   std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<CudaFunction>> functions;
   for (const auto &[handle, function] : functions_) functions.push_back(function);
@@ -299,7 +301,7 @@ CUevent CudaExecutable::take_event() {
 void CudaExecutable::launch(Stream &stream) {
   CudaStream &ours = cuda_stream(stream);
   if (ours.capturing())
-    throw Error("UsageError", "launching a graph", "a stream that is capturing", "a stream that runs its work",
+    throw Error("GraphStateError", "launching a graph", "a stream that is capturing", "a stream that runs its work",
                 "launch on another stream, or end the capture");
   CudaCurrent current(*context_, "launching a graph");
   std::lock_guard lock(mutex_);

@@ -89,10 +89,7 @@ CUDA_ENTRY cuCtxPopCurrent(CUcontext *out) {
 CUDA_ENTRY cuCtxSynchronize() {
   FAKE_CONTEXT_CALL(cuCtxSynchronize);
   if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
-  Time last{};
-  for (const auto &[handle, stream] : s.streams)
-    if (stream.context == context) last = std::max(last, stream.ready);
-  return wait_until(context, last);
+  return wait_until(context, context->ready);
 }
 
 }  // namespace fake

@@ -48,6 +48,7 @@ void advance() {
 Time enqueue(Context *context, Time start, std::chrono::microseconds duration, std::function<CUresult()> effect) {
   const Time done = std::max(start, Clock::now()) + duration;
   state().pending[{done, state().sequence++}] = {context, std::move(effect)};
+  context->ready = std::max(context->ready, done);
   return done;
 }
 

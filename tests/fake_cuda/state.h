@@ -32,6 +32,7 @@ struct Context {
   unsigned long long id;
   int retained = 0;
   bool gone = false;                 // destroyed or reset under its users
+  Time ready{};                      // all work given to it so far is done by then, also that of destroyed streams
   CUresult sticky = CUDA_SUCCESS;    // a kernel faulted: every later call says so
 };
 struct Param {
