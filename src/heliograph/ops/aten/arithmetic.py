@@ -8,8 +8,8 @@ Integer division by zero gives 0, where PyTorch raises.
 from __future__ import annotations
 
 from heliograph.ops.aten.call import Call, aten
-from heliograph.ops.aten.element import Operand, Scalar, compute_type, is_float, result_type, rounded
-from heliograph.ops.aten.pointwise import arange, copy_into, emit
+from heliograph.ops.aten.element import Operand, Scalar, compute_type, is_float, result_type, rounded, widens
+from heliograph.ops.aten.pointwise import arange, cast, copy_into, emit
 from heliograph.ops.aten.strided import unsqueeze
 from heliograph.ops.launch import View
 
@@ -114,10 +114,16 @@ def _if_float(call: Call, kernel: str, self: View) -> None:
 
 # ---- two operands --------------------------------------------------------------------------------------------------
 def _emit_common(call: Call, kernel: str, *operands: Operand) -> None:
-    """Computes in the type that the operands have in common; numbers are first rounded to it."""
+    """Computes in the type that the operands have in common; operands are first rounded to it."""
     common = result_type(*operands)
-    held = [operand if isinstance(operand, View) else rounded(operand, common) for operand in operands]
+    held = [_held(call, operand, common) for operand in operands]
     emit(call, kernel, compute_type(common), call.out, *held)
+
+
+def _held(call: Call, operand: Operand, common: str) -> Operand:
+    if not isinstance(operand, View):
+        return rounded(operand, common)
+    return operand if widens(operand.dtype, common) else cast(call, operand, common)
 
 
 def _binary(kernel: str, *overloads: str, in_place: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from heliograph.ops.launch import View
+from heliograph.ops.launch import ITEM_BYTES, View
 
 Scalar = int | float | bool
 Operand = View | Scalar
@@ -79,11 +79,13 @@ def compute_type(dtype: str) -> str:
 
 
 def rounded(value: Scalar, dtype: str) -> Scalar:
-    """A number as an element of the type would hold it."""
+    """A number as an element of the type would hold it: integers wrap."""
     if dtype == "bool":
         return bool(value)
     if not is_float(dtype):
-        return int(value)
+        bits = 8 * ITEM_BYTES[dtype]
+        low = 0 if dtype == "u8" else -(1 << bits - 1)
+        return (int(value) - low) % (1 << bits) + low
     number = float(value)
     if dtype == "f64" or number != number or number in (float("inf"), float("-inf")):
         return number
@@ -96,6 +98,13 @@ def rounded(value: Scalar, dtype: str) -> Scalar:
         return float(struct.unpack(code, struct.pack(code, number))[0])
     except OverflowError:
         return float("inf") if number > 0 else float("-inf")
+
+
+def widens(dtype: str, common: str) -> bool:
+    """Whether computing with elements of ``dtype`` as they are is the same as converting them to ``common`` first."""
+    if is_float(common) and common not in ("f16", "bf16"):
+        return True  # the compute type itself
+    return promote(dtype, common) == common and not (is_float(common) and dtype in ("i16", "i32", "i64"))
 
 
 def constant_bits(value: Scalar, compute: str) -> int:

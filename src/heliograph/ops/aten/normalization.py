@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.ops.aten.call import Call, aten
-from heliograph.ops.aten.pointwise import blocks, dense, emit, settle, temporary
+from heliograph.ops.aten.pointwise import blocks, copy_into, dense, emit, settle, temporary
 from heliograph.ops.aten.reductions import reduce
 from heliograph.ops.aten.strided import count, flatten, unsqueeze
 from heliograph.ops.launch import Kernel, ParamBlock, View
@@ -100,6 +100,9 @@ def lower_batch_norm(
     call.real(input.dtype)
     rstd = _reciprocal_deviation(call, running_var, eps)
     _scale_and_shift(call, input, weight, bias, running_mean, rstd)
+    for saved, value in zip(call.outs[1:], (running_mean, rstd), strict=True):
+        if saved.numel:  # empty on the CPU
+            copy_into(call, saved, value)
 
 
 @aten("native_batch_norm.default")
@@ -114,9 +117,12 @@ def lower_native_batch_norm(
     momentum: float,
     eps: float,
 ) -> None:
-    if training or running_mean is None or running_var is None:
-        raise call.refusal("batch statistics", "running statistics (the model in eval mode)")
-    lower_batch_norm(call, input, weight, bias, running_mean, running_var, momentum, eps)
+    if running_mean is None or running_var is None:
+        lower_instance_norm(call, input, weight, bias, training, momentum, eps)
+    elif training:
+        raise call.refusal("running statistics that are updated", "the model in eval mode")
+    else:
+        lower_batch_norm(call, input, weight, bias, running_mean, running_var, momentum, eps)
 
 
 @aten("_native_batch_norm_legit.no_stats")
