@@ -59,6 +59,7 @@ def report(**changes: Any) -> Report:
 
 NAN = Difference(graph=0, case=1, field="y", nan=True)
 DIFFERENT = Difference(graph=0, case=1, field="y")
+POISONED = made("ones", outcome="different", poisoned_padding=True, differences=(DIFFERENT,))
 
 
 def test_ranges_that_overlap_or_touch_are_painted_into_one() -> None:
@@ -97,6 +98,7 @@ def test_a_replay_that_writes_constants_stops_the_export(core: Core, tmp_path: P
         ({"tries": (made(outcome="fault", fault="signal 11, in run/2, case 0, node 3"),)}, "node 3"),
         ({"tries": (made(outcome="timeout", fault="no end"),)}, "timeout"),
         ({"tries": (made(outcome="different", differences=(NAN,)),)}, "NaN"),
+        ({"tries": (made(), POISONED, made("ones"))}, "padding"),
         ({"torch_loaded": True}, "torch"),
         ({"counters": (Counter(name="functions", recorded=2, rebuilt=1),)}, "functions"),
         ({"graphs": (graph(counters=(Counter(name="nodes", recorded=2, rebuilt=3),)),)}, "nodes"),
@@ -110,6 +112,14 @@ def test_what_cannot_be_kept_stops_the_export(core: Core, wrong: dict[str, Any],
         check_report(report(**wrong), core)
     assert told in refused.value.found
     check_report(report(), core)
+
+
+def test_a_nan_that_only_other_scratch_brings_is_a_finding_and_not_yet_a_refusal(core: Core) -> None:
+    check_report(report(tries=(made(), made("ones", outcome="different", differences=(NAN,)))), core)
+
+
+def test_padding_is_not_blamed_when_scratch_alone_makes_a_difference(core: Core) -> None:
+    check_report(report(tries=(made(), POISONED, made("ones", outcome="different", differences=(DIFFERENT,)))), core)
 
 
 def test_a_confirming_run_may_find_nothing_more(core: Core) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 from heliograph.capture import CaptureSpec, EntrySpec, TensorSpec, capture, checker, record
 from heliograph.core.format import region_base
+from heliograph.core.policy import Policy
+from heliograph.core.verify import verify
 from heliograph.device.host import open_host
 from heliograph.errors import (
     AddressTakenError,
@@ -22,6 +26,7 @@ from heliograph.errors import (
     UnsupportedOpError,
     ValueReadError,
 )
+from heliograph.runtime.load import load
 
 
 @pytest.fixture(autouse=True)
@@ -147,17 +152,34 @@ def test_a_taken_address_is_refused_and_named(tmp_path: Path) -> None:
     other.close()
 
 
-def test_memory_that_is_read_and_never_written_stops_the_export(tmp_path: Path, slot_is_free: None) -> None:
-    def junk(m: nn.Module, x: Tensor) -> dict[str, Tensor]:
-        y = torch.relu(m(x))
-        del y
-        return {"y": m(x) + torch.empty(x.shape[0], 4)}
+def reading_junk(m: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    return {"y": m(x) + torch.empty(x.shape[0], 4)}
 
-    with pytest.raises(CheckerError) as refused:
-        capture(nn.Linear(8, 4), spec_of(junk), cores=tmp_path / "cores")
-    assert "run/" in refused.value.found
-    assert left_in(tmp_path / "cores") == []
-    capture(nn.Linear(8, 4), spec_of(lambda m, x: {"y": m(x) + torch.zeros(x.shape[0], 4)}), cores=tmp_path / "cores")
+
+def test_memory_that_is_read_and_never_written_is_kept_and_recorded(tmp_path: Path) -> None:
+    core = capture(nn.Linear(8, 4), spec_of(reading_junk), cores=tmp_path / "cores")
+    regions = {region["role"]: region for region in json.loads((core / "core.json").read_text())["regions"]}
+    assert regions["scratch"]["initial"]
+    (finding, *_) = json.loads((core / "provenance.json").read_text())["findings"]
+    assert finding.startswith("scratch/add.0/in1/run/")
+    with verify(core, Policy.local()) as verified, load(verified, workers=1):
+        pass
+
+
+def test_memory_that_is_read_after_another_graph_wrote_it_stops_the_export(tmp_path: Path, slot_is_free: None) -> None:
+    reading = spec_of(reading_junk, rows=(2,))
+    zeroed = spec_of(lambda m, x: {"y": m(x) + torch.zeros(x.shape[0], 4)}, rows=(2,))
+    writing = EntrySpec("write", ({"rows": 2},), reading.entries[0].inputs, lambda m, x: {"y": torch.relu(m(x))})
+    for spec, right in ((reading, False), (zeroed, True)):
+        both = replace(spec, entries=(*spec.entries, writing))
+        if right:
+            capture(nn.Linear(8, 4), both, cores=tmp_path / "cores")
+        else:
+            with pytest.raises(CheckerError) as refused:
+                capture(nn.Linear(8, 4), both, cores=tmp_path / "cores")
+            assert "run/2 y" in refused.value.found
+            assert "scratch/add.0/in1/run/2" in refused.value.found
+            assert left_in(tmp_path / "cores") == []
 
 
 def test_a_nan_in_an_output_stops_the_export(tmp_path: Path) -> None:

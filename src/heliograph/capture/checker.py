@@ -69,10 +69,8 @@ def check_report(report: Report, core: Core) -> None:
     for ended in report.tries:
         if ended.outcome in ("fault", "timeout"):
             raise _refused(f"a {ended.outcome} with scratch of {ended.pattern}: {ended.fault}", "replays that end")
-        for difference in ended.differences:
-            if difference.nan:
-                where = f"output {difference.field!r} of {core.graphs[difference.graph].name!r}"
-                raise _refused(f"a NaN in {where}, case {difference.case}", "numbers in every real row")
+    _check_numbers(report, core)
+    _check_padding(report, core)
     if report.torch_loaded:
         raise _refused("a library of torch in the checker's process", "a replay without torch")
     graph_counters = (counter for graph in report.graphs for counter in graph.counters)
@@ -85,6 +83,26 @@ def check_report(report: Report, core: Core) -> None:
             raise _refused(f"another order or flags {graph.flags} in {recorded.name!r}", "order and flags as captured")
     if not report.self_tests:
         raise _refused("no result", "a first replay that gives results")
+
+
+def _check_numbers(report: Report, core: Core) -> None:
+    """No NaN in a real row. With other scratch than zeros a NaN is one more way to differ."""
+    for ended in report.tries:
+        for difference in ended.differences:
+            if difference.nan and ended.pattern == "zeros" and not ended.poisoned_padding:
+                where = f"output {difference.field!r} of {core.graphs[difference.graph].name!r}"
+                raise _refused(f"a NaN in {where}, case {difference.case}", "numbers in every real row")
+
+
+def _check_padding(report: Report, core: Core) -> None:
+    """Real rows must not depend on padding rows: a try that differs only when they are poisoned."""
+    plain = {ended.pattern: ended.outcome for ended in report.tries if not ended.poisoned_padding}
+    for ended in report.tries:
+        if ended.poisoned_padding and ended.outcome == "different" and plain.get(ended.pattern) == "equal":
+            raise _refused(
+                f"{_told(ended, core)}, and only while padding rows are poisoned",
+                "real rows that depend on no other row",
+            )
 
 
 def merged(core: Core, report: Report, writer: DraftWriter) -> Core:
