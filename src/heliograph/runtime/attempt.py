@@ -71,7 +71,9 @@ class Attempt:
                 loaded, self.request.padding, lambda: scratch.fill(pattern), poison=poison, at=self.tell
             )
             with phases("replays"):
-                cases, graphs = replayer.run_all(leftovers=pattern is Pattern.LEFTOVERS)
+                cases, graphs = replayer.run_all(
+                    leftovers=pattern is Pattern.LEFTOVERS, repeats=pattern is Pattern.ZEROS
+                )
             return TryRun(
                 cases=tuple(cases),
                 graphs=tuple(graphs),

@@ -22,6 +22,7 @@ from heliograph.runtime.budget import available_bytes
 from heliograph.runtime.catalogue import Catalogue
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.memory import READ_ONLY, Memory
+from heliograph.runtime.patterns import state_pattern
 from heliograph.runtime.plan import plan_memory
 from heliograph.runtime.program import Program, Shape
 from heliograph.runtime.staging import Staging
@@ -83,6 +84,7 @@ def load(
         with phases("self-tests"):
             for entry, shape in first_buckets(loaded.core, ready):
                 program.prepare(entry, **shape)
+            state_pattern.cache_clear()
         phases.total()
         program.open(phases.times)
         undo.pop_all()

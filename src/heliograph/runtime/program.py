@@ -164,7 +164,10 @@ class Program:
         return self._tested(self._bucket(entry, shape))
 
     def self_test(self, graph: int) -> bool:
-        """Runs one graph's self-test again; state stays as it is. A graph that fails must pass before its next run."""
+        """Runs one graph's whole self-test; state stays as it is. A graph that fails must pass before its next run.
+
+        A start runs its distinct inputs once each; this repeats them as often as the core says.
+        """
         if not 0 <= graph < len(self.core.graphs):
             raise UsageError(
                 "running a self-test",
@@ -174,7 +177,7 @@ class Program:
             )
         with self._gate.call(Use.TEST), self._order, self._faults():
             try:
-                self._test(graph)
+                self._test(graph, repeats=True)
             except SelfTestError:
                 return False
             return True
@@ -189,16 +192,16 @@ class Program:
                     self._loaded.catalogue.executable(segment.graph)
                     self._passed.add(segment.graph)
                 else:
-                    self._test(segment.graph)
+                    self._test(segment.graph, repeats=False)
 
-    def _test(self, graph: int) -> None:
+    def _test(self, graph: int, *, repeats: bool) -> None:
         test = self.core.self_tests[graph]
         self._passed.discard(graph)
         self._loaded.drain()
         for segment in self._loaded.bucket_of(graph).segments:
             self._loaded.catalogue.executable(segment.graph)
         with kept(self._loaded, test):
-            self_test(self._loaded, test)
+            self_test(self._loaded, test, repeats=repeats)
         self._passed.add(graph)
 
     def _faults(self) -> _Faults:

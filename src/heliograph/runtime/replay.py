@@ -19,7 +19,7 @@ from heliograph.core.report import Counter, GraphReport, Narrowed, Padding
 from heliograph.errors import DriverError
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.numbers import has_nan
-from heliograph.runtime.selftest import prepare_state, state_digest
+from heliograph.runtime.selftest import distinct_cases, prepare_state, state_digest
 
 POISON = 0xFF  # a NaN as a float, -1 as an integer
 
@@ -76,8 +76,8 @@ class Replayer:
         self.constants = Constants(loaded)
         self._real = {(row.graph, row.case, row.output, row.field): row for row in padding}
 
-    def run_all(self, *, leftovers: bool = False) -> tuple[list[CaseRun], list[GraphReport]]:
-        """Every case of every graph; results ascend by graph and case.
+    def run_all(self, *, leftovers: bool = False, repeats: bool = True) -> tuple[list[CaseRun], list[GraphReport]]:
+        """The cases of every graph, without ``repeats`` the distinct ones; results ascend by graph and case.
 
         For left-overs all buckets run once, then all again backwards: what each finds in scratch is what others left.
         """
@@ -88,7 +88,8 @@ class Replayer:
             numbers.reverse()
         cases, reports = [], []
         for graph in numbers:
-            runs, report = self.run_graph(graph)
+            cases_of_graph = None if repeats else distinct_cases(self._loaded.core.self_tests[graph])
+            runs, report = self.run_graph(graph, cases=cases_of_graph)
             cases += runs
             reports.append(report)
         cases.sort(key=lambda run: (run.graph, run.case))

@@ -41,10 +41,19 @@ class Checker:
         if confirm:
             differences += tuple(self._against_record(base))
         self._tries.append(_judged(first, differences))
-        for pattern, poison in ((Pattern.ONES, not confirm), (Pattern.INTEGERS, False), (Pattern.LEFTOVERS, False)):
-            narrowed += self._try(base, pattern, poison=poison)
+        for pattern in self._other_patterns(confirm):
+            narrowed += self._try(base, pattern, poison=pattern is Pattern.ONES and not confirm)
         narrowed += base.written
         return self._report(base, narrowed)
+
+    def _other_patterns(self, confirm: bool) -> tuple[Pattern, ...]:
+        """All, but for a confirmation of a draft that keeps nothing in scratch: it was explored as it is, only its
+        results have come in since."""
+        if confirm:
+            with self._verified() as verified:
+                if not any(region.initial for region in verified.core.regions if region.role == "scratch"):
+                    return (Pattern.LEFTOVERS,)
+        return (Pattern.ONES, Pattern.INTEGERS, Pattern.LEFTOVERS)
 
     def _try(self, base: TryRun, pattern: Pattern, *, poison: bool) -> list[Narrowed]:
         """One more try. If a poisoned one differs it is made again without, so that causes are told apart."""
@@ -140,8 +149,11 @@ class Checker:
 
 
 def compare(base: tuple[CaseRun, ...], other: tuple[CaseRun, ...], *, whole: bool) -> Iterator[Difference]:
-    """What differs between two tries. ``whole``: padding rows of outputs count too, since self-tests compare them."""
-    for left, right in zip(base, other, strict=True):
+    """What differs between two tries, in the cases that the second ran. ``whole``: padding rows of outputs count too,
+    since self-tests compare them."""
+    before = {(run.graph, run.case): run for run in base}
+    for right in other:
+        left = before[right.graph, right.case]
         for mine, theirs in zip(left.fields, right.fields, strict=True):
             if mine.real != theirs.real or theirs.nan:
                 yield Difference(graph=left.graph, case=left.case, field=mine.name, nan=theirs.nan)
