@@ -58,9 +58,11 @@ void CudaStream::submit(Node node) {
   const char *doing = "submitting work to a stream";
   CudaCurrent current(*context_, doing);
   const CudaApi &api = context_->api();
+  const cuuint64_t capture = capture_id();
   switch (node.kind) {
     case NodeKind::kernel:
       launch(node.kernel);
+      if (capture) context_->hold_captured(capture, std::move(node.kernel.function));  // holds: R4 tests/device/test_cuda_graph.py::test_stream_holds_the_modules_of_its_capture
       break;
     case NodeKind::memset:
       context_->check(api.cuMemsetD8Async(node.memset.address, node.memset.value, node.memset.bytes, stream_),
@@ -73,18 +75,17 @@ void CudaStream::submit(Node node) {
     case NodeKind::empty:
       return;  // no work, and a stream capture makes no node of it
   }
-  if (!capture_id()) ++context_->counters.nodes_run;
+  if (!capture) ++context_->counters.nodes_run;
 }
 
 void CudaStream::launch(const KernelNode &kernel) {
-  auto function = cuda_function(kernel.function);
+  const auto function = cuda_function(kernel.function);
   std::vector<uint8_t> bytes = kernel.params;
   std::vector<void *> arguments = function->arguments(bytes);
   context_->check(context_->api().cuLaunchKernel(function->handle(), kernel.grid.x, kernel.grid.y, kernel.grid.z,
                                                  kernel.block.x, kernel.block.y, kernel.block.z, kernel.shared_bytes,
                                                  stream_, arguments.data(), nullptr),
                   "cuLaunchKernel", ("launching " + function->name()).c_str());
-  if (cuuint64_t capture = capture_id()) context_->hold_captured(capture, std::move(function));
 }
 
 void CudaStream::record(const std::shared_ptr<Event> &event) {

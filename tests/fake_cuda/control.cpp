@@ -1,6 +1,4 @@
 // How the library is opened, the names of its error codes, and what tests set and read.
-#include <sys/mman.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -95,8 +93,16 @@ CONTROL CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 
 // ---- control ----
 
+// Also drops whatever an earlier test left behind (and failed for).
 CONTROL void fake_reset() {
   State &s = state();
+  std::lock_guard lock(s.mutex);
+  for (Context *context : s.contexts) {
+    context->gone = true;
+    context->retained = 0;
+    drop_objects(context);
+  }
+  s.pending.clear();
   s.driver_version = 13000;
   s.devices = 2;
   s.memory_limit = 1ull << 30;
@@ -110,7 +116,6 @@ CONTROL void fake_reset() {
   s.misuse.clear();
   s.log.clear();
   s.destroyed_in_flight = 0;
-  s.initialised = false;
 }
 CONTROL void fake_fail(const char *call, int nth, int code) {
   state().faults[call] = {nth, static_cast<CUresult>(code)};
@@ -133,21 +138,15 @@ CONTROL void fake_reset_context(int device) {
   Context *context = s.primary[device];
   context->gone = true;
   context->retained = 0;
-  auto drop = [context](auto &objects) { std::erase_if(objects, [context](const auto &o) { return o.second.context == context; }); };
-  drop(s.modules);
-  drop(s.executables);
-  drop(s.streams);
-  drop(s.events);
-  s.functions.clear();
-  s.graphs.clear();
-  s.nodes.clear();
-  s.captures.clear();
-  s.mappings.clear();
-  s.allocations.clear();
-  for (const auto &[address, size] : s.reservations) munmap(reinterpret_cast<void *>(address), size);
-  s.reservations.clear();
+  drop_objects(context);
 }
 CONTROL int fake_calls(const char *name) { return state().calls[name]; }
+CONTROL const char *fake_all_calls() {
+  static std::string text;
+  text.clear();
+  for (const auto &[name, count] : state().calls) text += name + " " + std::to_string(count) + "\n";
+  return text.c_str();
+}
 CONTROL uint64_t fake_live(const char *kind) { return live().at(kind); }
 CONTROL uint64_t fake_destroyed_in_flight() { return state().destroyed_in_flight; }
 CONTROL const char *fake_misuse() { return state().misuse.c_str(); }

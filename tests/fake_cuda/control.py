@@ -27,6 +27,7 @@ class FakeCuda:
         self._c.fake_live.restype = self._c.fake_memory_in_use.restype = ctypes.c_uint64
         self._c.fake_destroyed_in_flight.restype = ctypes.c_uint64
         self._c.fake_misuse.restype = self._c.fake_log.restype = ctypes.c_char_p
+        self._c.fake_all_calls.restype = ctypes.c_char_p
 
     def reset(self) -> None:
         self._c.fake_reset()
@@ -34,6 +35,9 @@ class FakeCuda:
     def fail(self, call: str, code: str, nth: int = 1) -> None:
         """The n-th call from now returns the code; 0: every call."""
         self._c.fake_fail(call.encode(), nth, CODES[code])
+
+    def fail_with_number(self, call: str, code: int) -> None:
+        self._c.fake_fail(call.encode(), 1, code)
 
     def heal(self, call: str) -> None:
         self._c.fake_heal(call.encode())
@@ -72,6 +76,11 @@ class FakeCuda:
 
     def calls(self, name: str) -> int:
         return int(self._c.fake_calls(name.encode()))
+
+    def all_calls(self) -> dict[str, int]:
+        """How often each entry point was called since the reset."""
+        pairs = (line.rsplit(" ", 1) for line in self._c.fake_all_calls().decode().splitlines())
+        return {name: int(count) for name, count in pairs}
 
     def live(self) -> dict[str, int]:
         """The kinds of objects of which any are alive, with their number."""

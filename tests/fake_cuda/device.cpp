@@ -56,7 +56,9 @@ CUDA_ENTRY cuDevicePrimaryCtxRelease(CUdevice device) {
   FAKE_CALL(cuDevicePrimaryCtxRelease);
   Context *context = s.primary[device];
   if (!context || !context->retained) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--context->retained == 0) context->gone = true;
+  if (--context->retained > 0) return CUDA_SUCCESS;
+  context->gone = true;
+  if (context->sticky != CUDA_SUCCESS) drop_objects(context);  // nothing in it could be destroyed one by one
   return CUDA_SUCCESS;
 }
 

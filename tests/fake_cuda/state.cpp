@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include "state.h"
 
 namespace fake {
@@ -29,6 +31,46 @@ CUresult usable(const Context *context) {
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (context->gone) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return context->sticky;
+}
+
+bool fatal(CUresult code) {
+  switch (code) {
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void drop_objects(Context *context) {
+  State &s = state();
+  auto drop = [context](auto &objects) {
+    std::erase_if(objects, [context](const auto &object) { return object.second.context == context; });
+  };
+  drop(s.modules);
+  drop(s.executables);
+  drop(s.streams);
+  drop(s.events);
+  s.functions.clear();
+  s.graphs.clear();
+  s.nodes.clear();
+  s.captures.clear();
+  s.mappings.clear();
+  s.allocations.clear();
+  for (const auto &[address, size] : s.reservations) munmap(reinterpret_cast<void *>(address), size);
+  s.reservations.clear();
 }
 
 uintptr_t new_handle() { return state().next_handle += 0x10; }

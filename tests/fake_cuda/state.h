@@ -166,11 +166,14 @@ class Call {
   ::fake::Call call(#name); /* not through FAKE_CALL, which would see cuda.h's own name for it */ \
   ::fake::State &s = ::fake::state();                                 \
   (void)s;                                                            \
-  if (call.refused != CUDA_SUCCESS) return call.refused;              \
   ::fake::Context *context = ::fake::current().empty() ? nullptr : ::fake::current().back(); \
+  if (context && ::fake::fatal(call.refused)) context->sticky = call.refused; \
+  if (call.refused != CUDA_SUCCESS) return call.refused;              \
   if (CUresult dead = ::fake::usable(context); dead != CUDA_SUCCESS) return dead
 
 CUresult usable(const Context *context);
+bool fatal(CUresult code);             // a context does not survive it
+void drop_objects(Context *context);   // all that was created in it goes with it
 uintptr_t new_handle();
 void misuse(const std::string &text);
 void note(const std::string &line);
