@@ -113,21 +113,10 @@ def canonical(data: bytes, limit: int = 64 << 20) -> Any:
 
 def depth(data: bytes) -> int:
     level = deepest = 0
-    quoted = False
-    at = 0
-    while at < len(data):
-        byte = data[at : at + 1]
-        if quoted:
-            at += byte == b"\\"
-            quoted = byte != b'"'
-        elif byte == b'"':
-            quoted = True
-        elif byte in {b"[", b"{"}:
-            level += 1
-            deepest = max(deepest, level)
-        elif byte in {b"]", b"}"}:
-            level -= 1
-        at += 1
+    outside = re.sub(rb'"(?:[^"\\]++|\\.)*+"', b"", data, flags=re.DOTALL)
+    for bracket in re.findall(rb"[\[\]{}]", outside):
+        level += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, level)
     return deepest
 
 
@@ -784,8 +773,10 @@ def read(path: Path, keys: list[bytes], weights: bool = True) -> dict[str, Any]:
     need(hashlib.sha256(data).hexdigest() == signed["provenance.json"], "M24")
     provenance = document(data, "provenance")
     need(provenance["format"] == core["format"], "M90")
+    size = core["graphs_file"]["size"]
+    need(size <= 4 * GIB, "M60")
+    need(regular(path / "graphs.safetensors").st_size == size, "M12")
     data = (path / "graphs.safetensors").read_bytes()
-    need(len(data) == core["graphs_file"]["size"], "M12")
     need(blake3(data).hexdigest() == core["graphs_file"]["digest"], "M13")
     columns = columns_of(data)
     Catalogue(core, columns).check()
