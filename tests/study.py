@@ -28,10 +28,10 @@ from heliograph.core.report import Padding, Report, Request
 from heliograph.core.sign import SigningKey, scratch_key
 from heliograph.core.templates import CopyNode, Edge, GraphTemplate, KernelNode, MemsetNode, Node, Ref, encode_catalogue
 from heliograph.core.write import Draft, DraftWriter, publish
+from heliograph.runtime.patterns import state_pattern
 
 Script = Callable[..., dict[str, object]]  # fixture: runs a script of tests/fresh_process, gives its last line
 COLS = 256
-DEPTH = 5 * 1024  # weights of 5 MiB: two chunks
 UNITS = 6
 UNIT_BYTES = COLS * 4
 KERNELS = Path(__file__).parents[1] / "native" / "host" / "kernels"
@@ -108,11 +108,12 @@ class Study:
     arch: str = "generic"  # of the target
     weights: bytes = b""
     counter_in: str = "scratch"  # where "bump" counts
+    depth: int = 5 * 1024  # rows of the weights, 1 KiB each: two chunks
 
     def __post_init__(self) -> None:
         if not self.weights:
-            values = random.Random(self.seed)
-            self.weights = struct.pack(f"<{COLS * DEPTH}f", *(values.uniform(-1, 1) for _ in range(COLS * DEPTH)))
+            size, skip = COLS * self.depth * 4, self.seed << 12
+            self.weights = state_pattern("f32", size + skip)[skip:]
 
 
 class Builder:
@@ -122,7 +123,7 @@ class Builder:
         self.study, self.writer = study, writer
         self.memory = Memory(study.slot)
         self.functions: list[str] = []
-        self.weights = self.memory.add("weights", "weights/w", "f32", (DEPTH, COLS))
+        self.weights = self.memory.add("weights", "weights/w", "f32", (study.depth, COLS))
         self.table = self.memory.add("constants", "constants/table", "f32", (COLS,))
         self.counter = self.memory.add("persistent", "persistent/counter", "u32", (64,))
         self.rows = max(study.rows)
@@ -159,7 +160,7 @@ class Builder:
     def graph(self, rows: int) -> GraphTemplate:
         io = self.ios[rows]
         nodes: list[Node] = [
-            self.kernel("scale", rows, io["x"], self.weights, self.scaled, COLS, DEPTH),
+            self.kernel("scale", rows, io["x"], self.weights, self.scaled, COLS, self.study.depth),
             self.kernel("shift", rows, self.scaled, self.table, self.shifted, COLS),
             self.kernel("fetch", rows, self.shifted, self.cache, io["ids"], io["out"], COLS),
             *(self.planted(name, rows) for name in self.study.plant),
@@ -262,7 +263,8 @@ class Builder:
                 cap=study.cap, size=len(study.weights), slices=slices,
                 tensors=(
                     manifest.Tensor(
-                        name="w", offset=0, size=len(study.weights), dtype="f32", shape=(DEPTH, COLS), layout="plain",
+                        name="w", offset=0, size=len(study.weights), dtype="f32", layout="plain",
+                        shape=(study.depth, COLS),
                         source=blake3(study.weights).hexdigest(), stored=blake3(study.weights).hexdigest(),
                     ),
                 ),

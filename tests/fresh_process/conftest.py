@@ -30,8 +30,10 @@ def fresh_core(tmp_path_factory: pytest.TempPathFactory, fresh_key: SigningKey) 
 def script(fresh_core: Path, fresh_key: SigningKey) -> Script:
     """Runs a script of this folder with the core, its public key and more arguments; gives its last line as JSON."""
 
-    def run(name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, object]:
-        command = [sys.executable, str(HERE / name), str(fresh_core), fresh_key.public_bytes.hex(), *arguments]
+    def run(
+        name: str, *arguments: str, core: Path = fresh_core, environment: Mapping[str, str] | None = None
+    ) -> dict[str, object]:
+        command = [sys.executable, str(HERE / name), str(core), fresh_key.public_bytes.hex(), *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **(environment or {})}
         )

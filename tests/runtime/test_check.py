@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from heliograph.core.manifest import Slice
 from heliograph.core.report import Report, Request, Try
 from heliograph.core.sign import scratch_key
 from heliograph.core.write import DraftWriter
@@ -109,6 +110,26 @@ def test_a_word_read_before_it_is_written_is_narrowed_and_becomes_a_constant(tmp
         tries["ones", True].outcome == tries["ones", False].outcome == tries["integers", False].outcome == "different"
     )
     assert {each.field for each in tries["ones", False].differences} == {"out", "sum", "state"}
+
+
+def test_what_was_narrowed_and_kept_is_confirmed_under_all_patterns(tmp_path: Path) -> None:
+    with drafted(tmp_path, "peek") as made:
+        explored = check(made)
+        (found,) = explored.narrowed
+        kept = Slice(offset=found.offset, size=found.size, blob=made.draft.writer.put_blob(found.content))
+        core = with_results(made.core, explored)
+        regions = tuple(
+            msgspec.structs.replace(each, initial=(kept,)) if each.role == "scratch" else each for each in core.regions
+        )
+        core = msgspec.structs.replace(core, regions=regions)
+        made.draft.writer.finish(core, PROVENANCE, made.graphs, made.key)
+        report = check(made, "confirm")
+    assert [(each.pattern, each.outcome) for each in report.tries] == [
+        ("zeros", "equal"),
+        ("ones", "equal"),
+        ("integers", "equal"),
+        ("left-overs", "equal"),
+    ]
 
 
 def test_a_counter_in_scratch_becomes_persistent(tmp_path: Path) -> None:

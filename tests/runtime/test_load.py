@@ -6,6 +6,7 @@ import ast
 import gc
 import os
 import resource
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -234,10 +235,15 @@ def weight_file(core: Path, verified: VerifiedCore) -> Path:
     return core / "blobs" / verified.core.weights.slices[0].blob
 
 
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory, key: SigningKey) -> Path:
+    return make(tmp_path_factory.mktemp("single"), Study(rows=(1,)), key)
+
+
 @pytest.fixture
-def own_core(tmp_path: Path, key: SigningKey) -> Path:
+def own_core(single: Path, tmp_path: Path) -> Path:
     """A core that a test may damage."""
-    return make(tmp_path, Study(rows=(1,)), key)
+    return shutil.copytree(single, tmp_path / "study")
 
 
 def test_a_flipped_weight_byte_is_refused(own_core: Path, policy: Policy) -> None:
@@ -325,7 +331,9 @@ def test_a_file_replaced_while_loading_changes_nothing(own_core: Path, policy: P
 
 
 def test_files_that_vanish_after_the_load_change_nothing(own_core: Path, policy: Policy) -> None:
-    with verify(own_core, policy) as verified, load(verified) as program:
+    with verify(own_core, policy) as verified:
+        program = load(verified, ready=[])
+    with program:
         first = run_once(program, 1)
         program.reset()
         for path in (own_core / "blobs").iterdir():
@@ -394,6 +402,21 @@ def test_cores_of_two_slots_run_side_by_side_and_one_outlives_the_other(
         two.close()
         one.reset()
         assert run_once(one) == expected
+
+
+def test_a_load_reads_each_file_with_few_large_calls(verified: VerifiedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system charges for each call: no more of them than chunks, with files as large as the cap."""
+    calls: list[int] = []
+    read = os.preadv
+
+    def counted(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        calls.append(sum(len(each) for each in buffers))
+        return read(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", counted)
+    load(verified).close()
+    assert sum(calls) == verified.core.weights.size
+    assert len(calls) == -(-verified.core.weights.size // CHUNK_BYTES)
 
 
 def test_two_cores_of_one_slot_are_refused_by_name(verified: VerifiedCore, study_core: Path, policy: Policy) -> None:

@@ -58,7 +58,7 @@ def load(
     threads: int = 0,
     check: bool = True,
 ) -> Program:
-    """Loads a core. ``verified`` stays the caller's and must stay open as long as the program.
+    """Loads a core. ``verified`` stays the caller's, who may close it once this has returned.
 
     device: where to load; left out, a host device with ``workers`` kernel threads that the program owns.
     units: units of growing state (KV blocks); left out, what the core can use at once or, if less, what fits.

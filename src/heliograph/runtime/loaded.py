@@ -14,7 +14,7 @@ from heliograph.runtime.plan import MemoryPlan, growing_region
 
 
 class Loaded:
-    """Owns its memory, graphs and stream; borrows the device and the verified core, which must outlive it.
+    """Owns its memory, graphs and stream; borrows the device, which must outlive it.
 
     One graph of a core runs at a time, since all share ``scratch``. Callers see to that.
     """

@@ -31,7 +31,7 @@ Shape = Mapping[str, int]
 
 
 class Program:
-    """Made by ``load``. Close it, or use it as a context; it must be closed before the verified core is."""
+    """Made by ``load``. Close it, or use it as a context."""
 
     def __init__(self, loaded: Loaded, *, own_device: Device | None, tested: bool) -> None:
         """``own_device`` is closed with the program. ``tested`` waives the self-tests (for measuring them)."""
