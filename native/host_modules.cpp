@@ -1,13 +1,14 @@
 #include "host_modules.h"
 
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <cstring>
 #include <set>
+#include <unordered_set>
 
+#include "elf_image.h"
 #include "host_driver.h"
 
 namespace hg {
@@ -20,52 +21,67 @@ constexpr uint32_t kMaxFunctions = 65'536, kMaxParamBytes = 4'096;
   throw Error("ModuleError", "loading kernel module " + image.name(), found, required, hint);
 }
 
+class MappedImage {  // the image's bytes, for reading
+ public:
+  explicit MappedImage(const SealedImage &image) : size_(image.size()) {
+    void *at = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, image.descriptor(), 0);
+    if (at == MAP_FAILED) refuse(image, std::string("mmap: ") + strerror(errno), "its bytes", "free some memory");
+    at_ = static_cast<const uint8_t *>(at);
+  }
+  ~MappedImage() { munmap(const_cast<uint8_t *>(at_), size_); }
+  MappedImage(const MappedImage &) = delete;
+  std::span<const uint8_t> bytes() const { return {at_, size_}; }
+
+ private:
+  const uint8_t *at_ = nullptr;
+  const size_t size_;
+};
+
+// The loader returns an object that it has when the name or the file's number is one that it knows, whatever is in the
+// file now. Both are ours for as long as the descriptor is open; a handle that we hold already tells if they are not.
+// (Asking the loader first, with RTLD_NOLOAD, would walk its list of objects once more: that list is what makes
+// thousands of modules slow.) Never destroyed: modules may outlive static objects.
+class Handles {
+ public:
+  static Handles &all() {
+    static Handles *it = new Handles;
+    return *it;
+  }
+  bool add(void *handle) {
+    std::lock_guard lock(mutex_);
+    return handles_.insert(handle).second;
+  }
+  void remove(void *handle) {
+    std::lock_guard lock(mutex_);
+    handles_.erase(handle);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<void *> handles_;
+};
+
 std::shared_ptr<void> open_image(const SealedImage &image) {
   if (std::string policy = image.refusal(); !policy.empty())
     refuse(image, policy, "a place that may hold code", "seal the image in another place: memory, runtime or cache");
-  void *handle = dlopen(image.path().c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) {
+  std::string unfit = unfit_module(MappedImage(image).bytes());
+  if (!unfit.empty())
+    refuse(image, unfit, "a freestanding shared object of this machine", "the image is damaged: capture again");
+  void *opened = dlopen(image.path().c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!opened) {
     const char *words = dlerror();
-    refuse(image, words ? words : "no reason given", "a freestanding shared object of this machine",
-           "the image is damaged or was built for another machine: capture again");
+    refuse(image, words ? words : "no reason given", "an object that the dynamic loader takes",
+           "the image is damaged: capture again");
   }
-  return {handle, [](void *it) { dlclose(it); }};
-}
-
-class MappedImage {  // the image's bytes, for comparing
- public:
-  explicit MappedImage(const SealedImage &image) : size(image.size()) {
-    void *at = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, image.descriptor(), 0);
-    if (at == MAP_FAILED) refuse(image, std::string("mmap: ") + strerror(errno), "its bytes", "free some memory");
-    bytes = static_cast<const uint8_t *>(at);
+  if (!Handles::all().add(opened)) {
+    dlclose(opened);
+    refuse(image, "another module under the name " + image.path(), "a name that the dynamic loader does not know",
+           "a descriptor of a loaded module was closed by somebody else: find out by whom");
   }
-  ~MappedImage() { munmap(const_cast<uint8_t *>(bytes), size); }
-  MappedImage(const MappedImage &) = delete;
-  const uint8_t *bytes = nullptr;
-  const size_t size;
-};
-
-// The loader may give a module that it knows under the same name. So the read-only segments that it mapped, the code
-// among them, are compared with the image that was hashed.
-void check_same_code(const SealedImage &image, void *handle) {
-  struct link_map *map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0) refuse(image, "no link map", "one", "report this");
-  MappedImage file(image);
-  ElfW(Ehdr) header;
-  if (file.size < sizeof header) refuse(image, "a file too short", "an ELF file", "capture again");
-  memcpy(&header, file.bytes, sizeof header);
-  uint64_t table_end = header.e_phoff + uint64_t(header.e_phnum) * sizeof(ElfW(Phdr));
-  if (header.e_phoff > file.size || table_end > file.size) refuse(image, "no program headers", "some", "capture again");
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
-    ElfW(Phdr) part;
-    memcpy(&part, file.bytes + header.e_phoff + i * sizeof part, sizeof part);
-    if (part.p_type != PT_LOAD || (part.p_flags & PF_W)) continue;
-    bool inside = part.p_offset <= file.size && part.p_filesz <= file.size - part.p_offset;
-    const void *loaded = reinterpret_cast<const void *>(map->l_addr + part.p_vaddr);
-    if (!inside || memcmp(loaded, file.bytes + part.p_offset, part.p_filesz) != 0)
-      refuse(image, "code in memory that is not the image's", "the image that was hashed",
-             "the dynamic loader returned another module: report this");
-  }
+  return {opened, [](void *it) {
+            Handles::all().remove(it);
+            dlclose(it);
+          }};
 }
 
 void check_function(const SealedImage &image, const hg_function &entry, std::set<std::string> &names) {
@@ -114,7 +130,7 @@ const hg_module *find_table(const SealedImage &image, void *handle) {
 bool same_bytes(const SealedImage &a, const SealedImage &b) {
   if (a.size() != b.size()) return false;
   MappedImage left(a), right(b);
-  return memcmp(left.bytes, right.bytes, left.size) == 0;
+  return memcmp(left.bytes().data(), right.bytes().data(), a.size()) == 0;
 }
 
 // Modules of this process by the name of their image, its digest. Names are not trusted: bytes are compared. Never
@@ -162,7 +178,6 @@ std::vector<std::string> host_levels() {
 
 HostModule::HostModule(std::shared_ptr<const SealedImage> image, std::shared_ptr<HostCounters> counters)
     : image_(std::move(image)), counters_(std::move(counters)), handle_(open_image(*image_)) {
-  check_same_code(*image_, handle_.get());
   table_ = find_table(*image_, handle_.get());
   counters_->modules_loaded.fetch_add(1);
   counters_->modules_live.fetch_add(1);

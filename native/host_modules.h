@@ -24,7 +24,7 @@ std::shared_ptr<Module> load_host_module(std::shared_ptr<const SealedImage> imag
 class HostModule : public Module {
  public:
   // Throws ModuleError: the policy that refuses code, the loader's words, another ABI, a malformed function table, or
-  // code in memory that is not the image's.
+  // a name under which the dynamic loader knows another module.
   HostModule(std::shared_ptr<const SealedImage> image, std::shared_ptr<HostCounters> counters);
   ~HostModule() override;
 
@@ -55,7 +55,7 @@ class HostFunction : public Function {
   hg_kernel run() const { return entry_.run; }
 
  private:
-  std::shared_ptr<Module> module_;  // holds: R4, the code stays while a function of it can be called
+  std::shared_ptr<Module> module_;  // keeps the code while a function of it can be called
   const hg_function &entry_;
   std::string name_;
 };

@@ -200,7 +200,9 @@ def test_a_fault_outside_a_kernel_goes_to_the_handler_that_was_there(status: int
 import faulthandler, ctypes
 ctypes.string_at(0)
 """
-    text = "import faulthandler; faulthandler.enable()\n" + PREAMBLE.format(tests=TESTS, workers=2, status=status) + script
+    text = (
+        "import faulthandler; faulthandler.enable()\n" + PREAMBLE.format(tests=TESTS, workers=2, status=status) + script
+    )
     done = subprocess.run([sys.executable, "-c", text], pass_fds=[status], capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGSEGV
     assert "Segmentation fault" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import resource
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from blake3 import blake3
 from heliograph._native import Device, Module, SealedImage
 from heliograph.errors import ModuleError, TamperedError
 
+_READ_BYTES = 1 << 20
 _SPARE_DESCRIPTORS = 64  # for what a process opens besides modules: sockets, weight files, log
 
 
@@ -38,7 +38,7 @@ def load_module(device: Device, digest: str, image: bytes | memoryview) -> Modul
 def raise_descriptor_limit(count: int) -> None:
     """Makes room for ``count`` more modules: each keeps a descriptor open. ModuleError if that is forbidden."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(os.listdir("/proc/self/fd")) + count + _SPARE_DESCRIPTORS
+    needed = _open_descriptors(soft) + count + _SPARE_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -51,9 +51,18 @@ def raise_descriptor_limit(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
+def _open_descriptors(limit: int) -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # looking takes a descriptor as well, and there is none left
+        return limit
+
+
 def _digest(sealed: SealedImage) -> str:
-    with mmap.mmap(sealed.fileno(), sealed.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as data:
-        return blake3(data).hexdigest()
+    hasher = blake3()
+    for at in range(0, sealed.size, _READ_BYTES):
+        hasher.update(os.pread(sealed.fileno(), _READ_BYTES, at))
+    return hasher.hexdigest()
 
 
 def _seal(digest: str, image: bytes | memoryview) -> SealedImage:
