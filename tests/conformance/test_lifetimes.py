@@ -139,9 +139,9 @@ def test_memory_is_not_unmapped_under_running_work() -> None:
 
 
 # ---- processes of their own ----------------------------------------------------------------------------------------
-PREAMBLE = """
+PREAMBLE = f"""
 import gc, os, sys, threading, time
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 from heliograph._native import HostDevice
 from heliograph.errors import UsageError
 from conformance.probe import Probe
@@ -151,7 +151,7 @@ template = probe.device.create_template()
 probe.add(template, "spin", cell, 100_000)
 executable = template.instantiate()
 stream = probe.device.create_stream()
-""".format(tests=str(Path(__file__).parent.parent))
+"""
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:

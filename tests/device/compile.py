@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 KERNELS = Path(__file__).parents[2] / "native" / "host"
-FREESTANDING = ("-nostdlib", "-ffreestanding", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-fvisibility=hidden",
+FREESTANDING = ("-nostdlib", "-ffreestanding", "-fno-exceptions", "-fno-asynchronous-unwind-tables",
+                "-fvisibility=hidden",
                 "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-s")  # fmt: skip
 
 MODULE = """

@@ -40,22 +40,28 @@ def good(extra: str = "") -> str:
     return table + extra
 
 
-@pytest.mark.parametrize(
-    ("reason", "extra", "flags"),
-    [
-        ("needed libraries", "", ("-fvisibility=hidden", "-Wl,--no-as-needed", "-lm")),
-        ("constructors or destructors", "__attribute__((constructor)) static void f() {}", FREESTANDING),
-        ("thread-local storage", "__attribute__((tls_model(\"initial-exec\"))) __thread int t = 1; extern \"C\" int g() { return t; }", FREESTANDING),
-        ("a build id or another note", "", tuple(flag for flag in FREESTANDING if "build-id" not in flag) + ("-Wl,--build-id",)),
-        ("undefined symbols", "extern \"C\" int away(); __attribute__((used)) static int g() { return away(); }",
-         tuple(flag for flag in FREESTANDING if "defs" not in flag)),
-        ("other exported symbols than heliograph_module",
-         "extern \"C\" __attribute__((visibility(\"default\"))) int more() { return 1; }", FREESTANDING),
-        ("an executable stack", "", (*FREESTANDING, "-Wl,-z,execstack")),
-    ],
-    ids=["needed", "constructor", "tls", "build id", "undefined", "exported", "stack"],
-)  # fmt: skip
-def test_the_check_sees_what_it_looks_for(tmp_path: Path, reason: str, extra: str, flags: tuple[str, ...]) -> None:
+def without(flag: str) -> tuple[str, ...]:
+    return tuple(kept for kept in FREESTANDING if flag not in kept)
+
+
+TLS = '__attribute__((tls_model("initial-exec"))) __thread int t = 1; extern "C" int g() { return t; }'
+CONSTRUCTOR = "__attribute__((constructor)) static void f() {}"
+UNDEFINED = 'extern "C" int away(); __attribute__((used)) static int g() { return away(); }'
+EXPORTED = 'extern "C" __attribute__((visibility("default"))) int more() { return 1; }'
+UNFIT = {
+    "needed libraries": ("", ("-fvisibility=hidden", "-Wl,--no-as-needed", "-lm")),
+    "constructors or destructors": (CONSTRUCTOR, FREESTANDING),
+    "thread-local storage": (TLS, FREESTANDING),
+    "a build id or another note": ("", (*without("build-id"), "-Wl,--build-id")),
+    "undefined symbols": (UNDEFINED, without("defs")),
+    "other exported symbols than heliograph_module": (EXPORTED, FREESTANDING),
+    "an executable stack": ("", (*FREESTANDING, "-Wl,-z,execstack")),
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_the_check_sees_what_it_looks_for(tmp_path: Path, reason: str) -> None:
+    extra, flags = UNFIT[reason]
     assert reason in unfit(compile_text(tmp_path, good(extra), flags))
     assert unfit(compile_text(tmp_path, good(), FREESTANDING)) == []
 

@@ -126,8 +126,8 @@ def test_the_right_code_runs_after_every_order_of_loads_failures_and_unloads(gro
             elif verb == "drop":
                 held.pop(int(number), None)
             else:
-                with pytest.raises(ModuleError):  # a damaged image whose digest is right
-                    broken = image[:64] + bytes(4096)
+                broken = image[:64] + bytes(4096)  # a damaged image whose digest is right
+                with pytest.raises(ModuleError):
                     load_module(ground.device, blake3(broken).hexdigest(), broken)
             assert {number: ground.identity(held[number]) for number in held} == {number: number for number in held}
         held.clear()
@@ -260,9 +260,10 @@ def test_a_malformed_module_table_is_refused(ground: Ground, tmp_path: Path, cha
 
 def test_what_is_no_module_is_refused(ground: Ground) -> None:
     elf = probe_image()
-    libm = next(Path(line.split()[-1]) for line in open("/proc/self/maps") if "libm.so" in line or "libc.so" in line)
-    for image in (b"\x7fELF", b"no elf at all" * 100, elf[:1000], elf[:-1000] if len(elf) > 9000 else elf[:2000],
-                  libm.read_bytes()):  # fmt: skip
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    library = next(Path(line.split()[-1]) for line in maps if "libc.so" in line)
+    damaged = [elf[:end] for end in (4, 63, 100, 1000, 5000, len(elf) - 3000)]
+    for image in (b"no elf at all" * 100, library.read_bytes(), *damaged):
         with pytest.raises(ModuleError):
             load_module(ground.device, blake3(image).hexdigest(), image)
     assert live(ground) == 0
