@@ -464,7 +464,9 @@ def test_a_pointer_behind_the_first_unit_of_growing_state_is_refused() -> None:
     assert "first unit" in refused.value.required
 
 
-@pytest.mark.parametrize("result", [lambda x: x, lambda x: {}, lambda x: {"y": 3}, lambda x: {"y": x[:0]}])
+@pytest.mark.parametrize(
+    "result", [lambda x: x, lambda x: {}, lambda x: {"y": 3}, lambda x: {"y": x[:0]}, lambda x: {"x": x}]
+)
 def test_outputs_that_cannot_be_stored_are_refused(result: Callable) -> None:
     with pytest.raises(UsageError):
         record(lambda m, x: result(x))

@@ -6,7 +6,7 @@ capture. Both place every buffer by the same rules in the same order, so that th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -138,7 +138,7 @@ class Walk:
     ) -> dict[str, int]:
         """Calls the model and copies what it returns to its outputs."""
         results = entry.call(self._walker.model, **arguments)
-        _check_results(entry, results)
+        _check_results(entry, {*entry.inputs, *self._shared}, results)
         buffers: dict[str, int] = {}
         targets: dict[str, Tensor] = {}
         for name, result in results.items():
@@ -187,7 +187,7 @@ def _fields(buffers: Mapping[str, int]) -> tuple[Field, ...]:
     return tuple(Field(name=name, buffer=buffer) for name, buffer in buffers.items())
 
 
-def _check_results(entry: EntrySpec, results: object) -> None:
+def _check_results(entry: EntrySpec, inputs: Container[str], results: object) -> None:
     """The model's outputs have to be tensors by name, of types and sizes that can be stored."""
     found = ""
     if not isinstance(results, Mapping):
@@ -196,8 +196,8 @@ def _check_results(entry: EntrySpec, results: object) -> None:
         found = "no output"
     else:
         for name, value in results.items():
-            if not isinstance(name, str) or not name.isidentifier():
-                found = f"an output named {name!r}"
+            if not isinstance(name, str) or not name.isidentifier() or name in inputs:
+                found = f"an output named {name!r}" + (", as an input is" if name in inputs else "")
             elif not isinstance(value, Tensor) or value.dtype not in DTYPES or value.numel() == 0:
                 kind = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
                 found = f"output {name!r}: {kind}"
