@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from heliograph.core.sign import SigningKey
 from heliograph.errors import StorageError
 from heliograph.runtime.handover import close_on_exec, handover
-from study import Script
+from study import Script, Study, make
 
 
-def test_the_preparing_process_becomes_the_serving_program(script: Script) -> None:
-    result: dict[str, Any] = script("hand_over.py", "clean")
+@pytest.fixture(scope="module", params=[64 << 20, 64 << 30], ids=["cap 64 MiB", "cap 64 GiB"])
+def capped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fresh_key: SigningKey) -> Path:
+    """80 MiB of weights, in two files or in one."""
+    study = Study(rows=(1, 2), depth=80 * 1024, cap=request.param)
+    core = make(tmp_path_factory.mktemp("capped"), study, fresh_key, name="capped")
+    assert len(json.loads((core / "core.json").read_text())["weights"]["slices"]) == (2 if study.cap < 80 << 20 else 1)
+    return core
+
+
+def test_another_process_replays_after_the_preparing_one_has_exited(script: Script, capped: Path) -> None:
+    assert script("load_once.py", core=capped)["passed"] == [True, True]
+
+
+def test_the_preparing_process_becomes_the_serving_program(script: Script, capped: Path) -> None:
+    result: dict[str, Any] = script("hand_over.py", "clean", core=capped)
     assert result["same process"]
-    assert result["passed"] == [True, True, True]
+    assert result["passed"] == [True, True]
     assert not result["leaked"]
     assert result["listening"]
 
