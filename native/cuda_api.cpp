@@ -17,7 +17,7 @@ struct Meaning {
   const char *meaning;
   const char *hint;
 };
-constexpr const char *kFaultHint = "the context is lost: start a new process; `heliograph blame` narrows the kernel down";
+constexpr const char *kFaultHint = "the context is lost: start a new process";
 constexpr Meaning kMeanings[] = {
     {CUDA_ERROR_OUT_OF_MEMORY, "OutOfMemoryError", "the device has not enough free memory",
      "free device memory, or keep fewer executables (retain=\"template\" keeps none)"},
@@ -55,7 +55,8 @@ constexpr Meaning kMeanings[] = {
      "look at the first error of the capture"},
     {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "DriverError", "the capture was begun on another stream",
      "end it on the stream on which it began"},
-    {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "DriverError", "a stream that was pulled into the capture was not joined again",
+    {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "DriverError",
+     "a stream that was pulled into the capture was not joined again",
      "record an event on it and wait for that event on the first stream"},
     {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "DriverError",
      "work outside the capture was made to depend on work inside it", "keep the two apart, or capture both"},

@@ -90,7 +90,8 @@ CudaTemplate::CudaTemplate(std::shared_ptr<CudaDevice> device, CUgraph graph,
   *graph_.out() = graph;
   for (const auto &function : functions) {
     auto ours = cuda_function(function);
-    functions_.emplace(ours->handle(), ours);  // holds: R4 tests/device/test_cuda_graph.py::test_captured_graph_holds_its_modules
+    // holds: R4 tests/device/test_cuda_graph.py::test_captured_graph_holds_its_modules
+    functions_.emplace(ours->handle(), ours);
   }
   CudaCurrent current(*context_, doing);
   size_t count = 0;
@@ -129,7 +130,8 @@ uint32_t CudaTemplate::add(Node node, std::span<const Edge> incoming) {
     context_->api().cuGraphDestroyNode(added);
     throw;
   }
-  if (function) functions_.emplace(function->handle(), function);  // holds: R4 tests/device/test_cuda_graph.py::test_built_graph_holds_its_modules
+  // holds: R4 tests/device/test_cuda_graph.py::test_built_graph_holds_its_modules
+  if (function) functions_.emplace(function->handle(), function);
   nodes_.push_back(added);
   return static_cast<uint32_t>(nodes_.size() - 1);
 }

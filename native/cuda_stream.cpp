@@ -62,7 +62,8 @@ void CudaStream::submit(Node node) {
   switch (node.kind) {
     case NodeKind::kernel:
       launch(node.kernel);
-      if (capture) context_->hold_captured(capture, std::move(node.kernel.function));  // holds: R4 tests/device/test_cuda_graph.py::test_stream_holds_the_modules_of_its_capture
+      // holds: R4 tests/device/test_cuda_graph.py::test_stream_holds_the_modules_of_its_capture
+      if (capture) context_->hold_captured(capture, std::move(node.kernel.function));
       break;
     case NodeKind::memset:
       context_->check(api.cuMemsetD8Async(node.memset.address, node.memset.value, node.memset.bytes, stream_),

@@ -29,6 +29,8 @@ class HostTemplate : public Template {
   uint32_t add(Node node, std::span<const Edge> incoming) override;
   std::vector<Node> nodes() const override;
   std::vector<Edge> edges() const override;
+  size_t node_count() const override;
+  size_t edge_count() const override;
   std::shared_ptr<Executable> instantiate(uint32_t flags) override;
   std::shared_ptr<Device> device() const override;
 
@@ -53,7 +55,7 @@ class HostExecutable : public Executable {
 
  private:
   std::shared_ptr<HostDevice> device_;
-  std::vector<std::shared_ptr<Function>> functions_;  // holds: R4, the code of the nodes
+  std::vector<std::shared_ptr<Function>> functions_;  // keeps the code of the nodes
   const Schedule schedule_;
   const uint32_t flags_;
   const std::shared_ptr<Flights> flights_ = std::make_shared<Flights>();

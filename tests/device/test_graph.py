@@ -270,6 +270,7 @@ def test_reset_drains(rig: Rig) -> None:
     seen = witness.seen
     graph = record(rig, milliseconds=KERNEL_MS, owners=(witness,))
     del witness
+    instance = graph.instance  # someone else who holds the executable
     for stream in streams:
         graph.launch(stream)
     assert graph.in_flight == 2
@@ -277,6 +278,9 @@ def test_reset_drains(rig: Rig) -> None:
     graph.reset()
     assert seen == [True]
     assert rig.word() == 2
+    assert instance is not None
+    with pytest.raises(GraphStateError):
+        instance.executable.launch(streams[0])
     graph.reset()
     assert seen == [True]
 
@@ -343,12 +347,10 @@ class SlowExecutable:
         self.go_on.wait(10)
         self.calls.append("launch ends")
 
-    def drain(self) -> None:
+    def close(self) -> None:
         self.calls.append("drain")
         self.draining.set()
         self.drained.wait(10)
-
-    def close(self) -> None:
         self.calls.append("close")
 
 
