@@ -40,7 +40,8 @@ HG_INLINE F32x16 load_f16(const hg::f16 *p, uint32_t i, uint32_t dim) {
 }
 
 // Scores of `count` tokens whose keys are given; lanes beyond are minus infinity.
-template <int Group> HG_INLINE void score(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
+template <int Group>
+HG_INLINE void score(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
   for (uint32_t j = 0; j < kTile; ++j) {
     F32x16 acc[Group];
 #pragma GCC unroll 4
@@ -67,11 +68,13 @@ template <int Group> HG_INLINE void rescale(const Attention &a, State<Group> &s)
     s.max[g] = above;
     s.sum[g] = s.sum[g] * keep + hg::sum(weights);
     hg::store<float, 16>(s.p[g], weights);
-    for (uint32_t i = 0; i < a.paging.dim; i += 16) hg::store<float, 16>(s.out[g] + i, hg::load(s.out[g] + i) * hg::splat(keep));
+    for (uint32_t i = 0; i < a.paging.dim; i += 16)
+      hg::store<float, 16>(s.out[g] + i, hg::load(s.out[g] + i) * hg::splat(keep));
   }
 }
 
-template <int Group> HG_INLINE void add_values(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
+template <int Group>
+HG_INLINE void add_values(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
   const uint64_t distance = hg::value_distance(a.paging);
   for (uint32_t i = 0; i < a.paging.dim; i += 16) {
     F32x16 acc[Group];
@@ -108,7 +111,8 @@ template <int Group> void attend(const Attention &a, uint64_t t, uint32_t head) 
     const uint32_t count = uint32_t(hg::min_of(kTile, length - from));
     for (uint32_t j = 0; j < count; ++j) {
       const int32_t block_index = table[(from + j) / paging.block_tokens];
-      keys[j] = a.cache + hg::key_offset(paging, block_index < 0 ? 0 : block_index, (from + j) % paging.block_tokens, kv_head);
+      const uint32_t slot = (from + j) % paging.block_tokens;
+      keys[j] = a.cache + hg::key_offset(paging, block_index < 0 ? 0 : block_index, slot, kv_head);
     }
     score<Group>(a, s, keys, count);
     rescale<Group>(a, s);
@@ -120,13 +124,13 @@ template <int Group> void attend(const Attention &a, uint64_t t, uint32_t head) 
   }
 }
 
-// A block of the grid is a group of heads of a row. Rows are taken from both ends in turn: in a chunk of a prompt the
-// later ones cost more, and any range of blocks then costs about the same.
+// A block of the grid is a group of heads of a row; the rows of a group follow each other, for they read the same keys.
+// Rows are taken from both ends in turn: in a chunk of a prompt the later ones cost more, and any range of blocks then
+// costs about the same.
 template <int Group> void attention(const Attention &a, uint32_t first, uint32_t last) {
-  const uint32_t groups = a.heads / Group;
   for (uint32_t block = first; block < last; ++block) {
-    const uint64_t turn = block / groups;
-    attend<Group>(a, turn % 2 ? a.tokens - 1 - turn / 2 : turn / 2, block % groups * Group);
+    const uint64_t turn = block % a.tokens;
+    attend<Group>(a, turn % 2 ? a.tokens - 1 - turn / 2 : turn / 2, block / a.tokens * Group);
   }
 }
 }  // namespace

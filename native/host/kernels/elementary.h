@@ -83,7 +83,8 @@ template <int N> HG_INLINE Reduced<N> reduce(F32<N> x) {
   const F64 wide = convert<double>(x);
   const F64 shifted = wide * splat<double, N>(0x1.45f306dc9c883p-1) + splat<double, N>(0x1.8p52);
   const F64 n = shifted - splat<double, N>(0x1.8p52);
-  const F64 r = wide - n * splat<double, N>(0x1.921fb5p0) - n * splat<double, N>(0x1.110b4611a6263p-26);  // n * 25 bits: exact
+  // The first product is exact: 28 bits of n, 25 of pi/2.
+  const F64 r = wide - n * splat<double, N>(0x1.921fb5p0) - n * splat<double, N>(0x1.110b4611a6263p-26);
   Reduced<N> out = {convert<float>(r), convert<int32_t>(bits<int64_t>(shifted) & splat<int64_t, N>(3))};
   const auto large = abs(x) >= f32<N>(0x1p27f);
   if (any(large)) [[unlikely]] {

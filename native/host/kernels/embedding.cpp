@@ -34,5 +34,6 @@ template <class W> void embedding(const Embedding &p, uint32_t first, uint32_t l
 HG_POINTERS(Embedding, ids, weight, out)
 HG_MODULE("embedding", hg::function<embedding<hg::Plain<float>>>("embedding_f32"),
           hg::function<embedding<hg::Plain<hg::bf16>>>("embedding_bf16"),
-          hg::function<embedding<hg::Plain<hg::f16>>>("embedding_f16"), hg::function<embedding<hg::Q8_0>>("embedding_q8_0"),
+          hg::function<embedding<hg::Plain<hg::f16>>>("embedding_f16"),
+          hg::function<embedding<hg::Q8_0>>("embedding_q8_0"),
           hg::function<embedding<hg::Q4_1>>("embedding_q4_1"))

@@ -22,7 +22,8 @@ template <auto Op> void binary(const Binary &p, uint32_t first, uint32_t last) {
     float *out = p.out + row * p.columns;
     uint64_t i = c.begin;
     for (; i + 16 <= c.end; i += 16) hg::store<float, 16>(out + i, Op(hg::load(x + i), hg::load(y + i)));
-    if (const int rest = int(c.end - i)) hg::store_tail(out + i, Op(hg::load_tail(x + i, rest), hg::load_tail(y + i, rest)), rest);
+    if (const int rest = int(c.end - i))
+      hg::store_tail(out + i, Op(hg::load_tail(x + i, rest), hg::load_tail(y + i, rest)), rest);
   }
 }
 // gate / (1 + exp(-gate)) * up

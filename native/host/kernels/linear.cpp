@@ -36,7 +36,8 @@ template <class W> HG_INLINE void prefetch(const uint8_t *p) {
 
 // ---- few rows --------------------------------------------------------------------------------------------------
 // Outputs [n, n + Outputs) below `end` of rows [t, t + Rows); what lies beyond `end` repeats the last output.
-template <class W, int Outputs, int Rows> HG_INLINE void dot_tile(const Linear &p, uint64_t n, uint64_t end, uint64_t t) {
+template <class W, int Outputs, int Rows>
+HG_INLINE void dot_tile(const Linear &p, uint64_t n, uint64_t end, uint64_t t) {
   const uint8_t *w[Outputs];
   const float *x[Rows];
   F32x16 acc[Outputs][Rows];
@@ -153,7 +154,8 @@ template <class W> void many_tile(const Linear &p, Tile &tile, hg::Range n, hg::
   memset(tile.sums, 0, rows * sizeof tile.sums[0]);
   for (uint64_t k = 0; k < p.depth; k += kDepth) {
     const uint64_t to = hg::min_of(k + kDepth, p.depth);
-    for (uint64_t i = 0; i < outputs; ++i) hg::decode<W>(p.weight + (n.begin + i) * p.weight_stride, uint32_t(k), uint32_t(to), tile.weights[i]);
+    for (uint64_t i = 0; i < outputs; ++i)
+      hg::decode<W>(p.weight + (n.begin + i) * p.weight_stride, uint32_t(k), uint32_t(to), tile.weights[i]);
     for (uint64_t i = outputs; i < kManyOutputs; ++i) memset(tile.weights[i], 0, sizeof tile.weights[i]);
     const Rows x = {p.x + t.begin * p.x_stride + k, p.x_stride, to - k};
     uint64_t row = 0;
@@ -169,11 +171,13 @@ template <class W> void many(const Linear &p, uint32_t first, uint32_t last) {
   Tile tile;
   const uint32_t row_blocks = (p.rows + kManyRows - 1) / kManyRows;
   for (uint32_t block = first; block < last; ++block)
-    many_tile<W>(p, tile, hg::items(block / row_blocks, kManyOutputs, p.outputs), hg::items(block % row_blocks, kManyRows, p.rows));
+    many_tile<W>(p, tile, hg::items(block / row_blocks, kManyOutputs, p.outputs),
+                 hg::items(block % row_blocks, kManyRows, p.rows));
 }
 }  // namespace
 
 HG_POINTERS(Linear, x, weight, bias, out)
-#define HG_LINEAR(layout, W) hg::function<few<W>>("linear_" layout "_few"), hg::function<many<W>>("linear_" layout "_many")
-HG_MODULE("linear", HG_LINEAR("f32", hg::Plain<float>), HG_LINEAR("bf16", hg::Plain<hg::bf16>), HG_LINEAR("f16", hg::Plain<hg::f16>),
-          HG_LINEAR("q8_0", hg::Q8_0), HG_LINEAR("q4_1", hg::Q4_1))
+#define HG_LINEAR(layout, W) \
+  hg::function<few<W>>("linear_" layout "_few"), hg::function<many<W>>("linear_" layout "_many")
+HG_MODULE("linear", HG_LINEAR("f32", hg::Plain<float>), HG_LINEAR("bf16", hg::Plain<hg::bf16>),
+          HG_LINEAR("f16", hg::Plain<hg::f16>), HG_LINEAR("q8_0", hg::Q8_0), HG_LINEAR("q4_1", hg::Q4_1))

@@ -12,7 +12,8 @@ struct RmsNorm {
 };
 
 void rms_norm(const RmsNorm &p, uint32_t first, uint32_t last) {
-  const uint64_t begin = uint64_t(first) * p.rows_per_block, end = hg::min_of(uint64_t(last) * p.rows_per_block, p.rows);
+  const uint64_t begin = uint64_t(first) * p.rows_per_block;
+  const uint64_t end = hg::min_of(uint64_t(last) * p.rows_per_block, p.rows);
   const uint32_t whole = p.dim / 16 * 16;
   for (uint64_t row = begin; row < end; ++row) {
     const float *x = p.x + row / p.inner * p.outer_stride + row % p.inner * p.inner_stride;

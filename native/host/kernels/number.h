@@ -66,14 +66,20 @@ template <int N = 16> HG_INLINE Lanes<float, N> load_as_f32(const bf16 *p) {
   return bits<float>(load_u16<N>(reinterpret_cast<const uint16_t *>(p)) << 16);
 }
 template <int N = 16> HG_INLINE Lanes<float, N> load_as_f32(const f16 *p) {
-  if constexpr (!kFits<float, N>) return {load_as_f32<N / 2>(p), load_as_f32<N / 2>(p + N / 2)};
+  if constexpr (!kFits<float, N>) {
+    return {load_as_f32<N / 2>(p), load_as_f32<N / 2>(p + N / 2)};
+  }
 #if defined(__AVX512F__)
-  else if constexpr (N == 16)
-    return {(typename Lanes<float, N>::Register)_mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)))};
+  else if constexpr (N == 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+    return {(typename Lanes<float, N>::Register)_mm512_maskz_cvtph_ps(0xFFFF, halves)};
+  }
 #endif
 #if defined(__F16C__)
-  else if constexpr (N == 8)
-    return {(typename Lanes<float, N>::Register)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)))};
+  else if constexpr (N == 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
+    return {(typename Lanes<float, N>::Register)_mm256_cvtph_ps(halves)};
+  }
 #endif
   else return widen_f16(load_u16<N>(reinterpret_cast<const uint16_t *>(p)));
 }
@@ -88,8 +94,10 @@ template <int N = 16> HG_INLINE void store_f32_as(f16 *p, Lanes<float, N> x) {
     store_f32_as<N / 2>(p + N / 2, x.hi);
   }
 #if defined(__AVX512F__)
-  else if constexpr (N == 16)
-    _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm512_maskz_cvtps_ph(0xFFFF, (__m512)x.v, _MM_FROUND_TO_NEAREST_INT));
+  else if constexpr (N == 16) {
+    const __m256i halves = _mm512_maskz_cvtps_ph(0xFFFF, (__m512)x.v, _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), halves);
+  }
 #endif
 #if defined(__F16C__)
   else if constexpr (N == 8)

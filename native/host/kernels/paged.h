@@ -26,6 +26,8 @@ HG_INLINE uint64_t key_offset(const Paging &paging, int32_t block_index, uint32_
   return block_start + paging.layer_offset + (uint64_t(head) * paging.block_tokens + slot) * paging.dim;
 }
 // Elements from a key to the value of the same token and head.
-HG_INLINE uint64_t value_distance(const Paging &paging) { return uint64_t(paging.kv_heads) * paging.block_tokens * paging.dim; }
+HG_INLINE uint64_t value_distance(const Paging &paging) {
+  return uint64_t(paging.kv_heads) * paging.block_tokens * paging.dim;
+}
 
 }  // namespace hg

@@ -24,7 +24,8 @@ HG_INLINE Philox philox4x32_10(uint32_t key0, uint32_t key1, Philox counter) {
 
 // A number in [0, 1) with 53 bits: key = seed (low word first), counter = (position, 0, 0, 0), the first two words.
 HG_INLINE double uniform(int64_t seed, int32_t position) {
-  const Philox out = philox4x32_10(uint32_t(uint64_t(seed)), uint32_t(uint64_t(seed) >> 32), {{uint32_t(position), 0, 0, 0}});
+  const uint64_t key = uint64_t(seed);
+  const Philox out = philox4x32_10(uint32_t(key), uint32_t(key >> 32), {{uint32_t(position), 0, 0, 0}});
   return double((uint64_t(out.word[0]) << 32 | out.word[1]) >> 11) * 0x1p-53;
 }
 

@@ -134,11 +134,14 @@ void apply_mask(const Sample &p, uint64_t r, const Row &row) {
 }
 
 // ---- the draw --------------------------------------------------------------------------------------------------
-// Fills row.list with the tokens that top-k leaves, by ascending id, and row.mass with exp((logit - max) / temperature).
+// Fills row.list with the tokens that top-k leaves, by ascending id, and row.mass with their
+// exp((logit - max) / temperature).
 uint32_t list_candidates(const Row &row, float max, float temperature, int32_t top_k) {
-  const bool all = top_k <= 0 || uint32_t(top_k) >= row.vocabulary;
-  hg::Cut cut = all ? hg::Cut{hg::key_of(-__FLT_MAX__), ~0u} : hg::cut_by_count(row.logits, row.vocabulary, uint32_t(top_k));
-  if (cut.key < hg::key_of(-__FLT_MAX__)) cut = {hg::key_of(-__FLT_MAX__), ~0u};  // fewer than k can be chosen
+  hg::Cut cut = {hg::key_of(-__FLT_MAX__), ~0u};  // all that can be chosen
+  if (top_k > 0 && uint32_t(top_k) < row.vocabulary) {
+    const hg::Cut first = hg::cut_by_count(row.logits, row.vocabulary, uint32_t(top_k));
+    if (first.key >= cut.key) cut = first;  // else fewer than k can be chosen
+  }
   const F32x16 least = hg::splat(hg::logit_of(cut.key));
   uint32_t n = 0;
   for (uint32_t i = 0; i < row.padded; i += 16) {
@@ -228,8 +231,10 @@ void sample_row(const Sample &p, uint64_t r) {
   copy_logits(p.logits + r * p.logits_stride, row);
   const float max = largest(row), log_total = log_sum(row, max);
   const int32_t wanted = p.logprob_count[r];
-  if (wanted > 0)
-    top_logprobs(row, uint32_t(hg::min_of(hg::min_of(uint64_t(wanted), kMaxLogprobs), p.vocabulary)), max, log_total, logprobs + 1, logprob_ids);
+  if (wanted > 0) {
+    const uint64_t count = hg::min_of(hg::min_of(uint64_t(wanted), kMaxLogprobs), p.vocabulary);
+    top_logprobs(row, uint32_t(count), max, log_total, logprobs + 1, logprob_ids);
+  }
 
   penalise(p, r, row);
   add_bias(p, r, row);
@@ -248,6 +253,7 @@ void sample(const Sample &p, uint32_t first, uint32_t last) {
 }
 }  // namespace
 
-HG_POINTERS(Sample, logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids, bias_values,
-            mask_index, masks, seed, sample_position, logprob_count, history, last_token, ids, logprobs, logprob_ids, work, mass, list)
+HG_POINTERS(Sample, logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
+            bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, ids, logprobs,
+            logprob_ids, work, mass, list)
 HG_MODULE("sample", hg::function<sample>("sample_f32"))

@@ -166,17 +166,21 @@ HG_INLINE float fma(float a, float b, float c) {
   return a * b + c;
 #endif
 }
-template <int N> HG_INLINE Lanes<float, N> fma(Lanes<float, N> a, Lanes<float, N> b, Lanes<float, N> c) {
-  if constexpr (!kFits<float, N>) return {fma(a.lo, b.lo, c.lo), fma(a.hi, b.hi, c.hi)};
+template <class Register> HG_INLINE Register fma_register(Register a, Register b, Register c) {
 #if defined(__AVX512F__)
-  else if constexpr (N == 16) return {(typename Lanes<float, N>::Register)_mm512_fmadd_ps((__m512)a.v, (__m512)b.v, (__m512)c.v)};
+  if constexpr (sizeof(Register) == 64) return (Register)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+  else
 #endif
 #if defined(__FMA__)
-  else if constexpr (N == 8) return {(typename Lanes<float, N>::Register)_mm256_fmadd_ps((__m256)a.v, (__m256)b.v, (__m256)c.v)};
-  else return {(typename Lanes<float, N>::Register)_mm_fmadd_ps((__m128)a.v, (__m128)b.v, (__m128)c.v)};
+  if constexpr (sizeof(Register) == 32) return (Register)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+  else return (Register)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c);
 #else
-  else return {a.v * b.v + c.v};
+  return a * b + c;
 #endif
+}
+template <int N> HG_INLINE Lanes<float, N> fma(Lanes<float, N> a, Lanes<float, N> b, Lanes<float, N> c) {
+  if constexpr (!kFits<float, N>) return {fma(a.lo, b.lo, c.lo), fma(a.hi, b.hi, c.hi)};
+  else return {fma_register(a.v, b.v, c.v)};
 }
 
 HG_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }

@@ -16,14 +16,17 @@ template <class Byte, int N = 16> HG_INLINE Lanes<int32_t, N> widen_bytes(const 
   if constexpr (!kFits<int32_t, N>) return {widen_bytes<Byte, N / 2>(p), widen_bytes<Byte, N / 2>(p + N / 2)};
 #if defined(__AVX512F__)
   else if constexpr (N == 16) {
+    using Register = typename Lanes<int32_t, N>::Register;
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
-    return {(typename Lanes<int32_t, N>::Register)(is_signed ? _mm512_maskz_cvtepi8_epi32(0xFFFF, bytes) : _mm512_maskz_cvtepu8_epi32(0xFFFF, bytes))};
+    return {(Register)(is_signed ? _mm512_maskz_cvtepi8_epi32(0xFFFF, bytes)
+                                 : _mm512_maskz_cvtepu8_epi32(0xFFFF, bytes))};
   }
 #endif
 #if defined(__AVX2__)
   else if constexpr (N == 8) {
+    using Register = typename Lanes<int32_t, N>::Register;
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
-    return {(typename Lanes<int32_t, N>::Register)(is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes))};
+    return {(Register)(is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes))};
   }
 #endif
   else return {__builtin_convertvector((load<Byte, N>(p).v), typename Lanes<int32_t, N>::Register)};
