@@ -21,8 +21,11 @@ Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"^{_PART}(?:/{
 Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of everything in the two JSON files: immutable, every field named, no other field."""
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """Base of everything in the two JSON files: immutable, every field named, no other field.
+
+    Such trees hold no cycles, so the collector need not walk their many thousand nodes.
+    """
 
 
 class Target(Record, frozen=True, kw_only=True):

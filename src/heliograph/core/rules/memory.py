@@ -76,38 +76,35 @@ def check_initial(region: Region) -> None:
 
 
 def check_buffers(core: Core) -> None:
-    regions = {region.role: region for region in core.regions}
+    """One pass: a core of a language model has 10,000 buffers and more, and a worker waits for this."""
+    limits = {region.role: region.size for region in core.regions}
+    growing: list[Buffer] = []
     for buffer in core.buffers:
-        region = regions.get(buffer.role)
-        if region is None or buffer.offset % BUFFER_ALIGNMENT:
+        limit = limits.get(buffer.role)
+        if limit is None or buffer.offset % BUFFER_ALIGNMENT:
             raise refusal(
                 DOING, f"{buffer.name} at {buffer.offset} of {buffer.role}", "a multiple of 256 in a region", "M35"
             )
-        if not buffer.grows and buffer.offset + buffer.size > region.size:
+        if buffer.grows:
+            growing.append(buffer)
+        elif buffer.offset + buffer.size > limit:
+            end = buffer.offset + buffer.size
+            raise refusal(DOING, f"{buffer.name} ending at {end} of {buffer.role}", f"within its {limit} bytes", "M35")
+        item = DTYPES.get(buffer.dtype)
+        size = prod(buffer.shape) * item if item else -1
+        if size < 0 or size > buffer.size or (size != buffer.size and buffer.role == "io"):
             raise refusal(
                 DOING,
-                f"{buffer.name} ending at {buffer.offset + buffer.size} of {buffer.role}",
-                f"within its {region.size} bytes",
-                "M35",
+                f"{buffer.name}: {buffer.dtype} {list(buffer.shape)} in {buffer.size} bytes of {buffer.role}",
+                "a known dtype and a shape that fits (in io: exactly)",
+                "M37",
             )
-        check_shape(buffer)
-    repeated = [name for name, count in Counter(buffer.name for buffer in core.buffers).items() if count > 1]
-    if repeated:
-        raise refusal(DOING, f"two buffers named {repeated[0]}", "unique names", "M35")
+    if len({buffer.name for buffer in core.buffers}) != len(core.buffers):
+        (name, _), *_ = Counter(buffer.name for buffer in core.buffers).most_common(1)
+        raise refusal(DOING, f"two buffers named {name}", "unique names", "M35")
     for region in core.regions:
-        check_growth(region, [buffer for buffer in core.buffers if buffer.grows and buffer.role == region.role])
+        check_growth(region, [buffer for buffer in growing if buffer.role == region.role])
     check_distance(core)
-
-
-def check_shape(buffer: Buffer) -> None:
-    size = prod(buffer.shape) * DTYPES.get(buffer.dtype, 0)
-    if buffer.dtype not in DTYPES or size > buffer.size or (buffer.role == "io" and size != buffer.size):
-        raise refusal(
-            DOING,
-            f"{buffer.name}: {buffer.dtype} {list(buffer.shape)} in {buffer.size} bytes of {buffer.role}",
-            "a known dtype and a shape that fits (in io: exactly)",
-            "M37",
-        )
 
 
 def check_growth(region: Region, growing: list[Buffer]) -> None:
