@@ -20,6 +20,7 @@ from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.device.host import open_host
 from heliograph.errors import (
+    AddressMovedError,
     AddressTakenError,
     CheckerError,
     OutOfMemoryError,
@@ -231,3 +232,19 @@ def test_tensors_that_the_model_kept_are_gone_when_the_capture_is_over(slot_is_f
     device.close()
     assert model.last == "nothing"
     assert not hasattr(model, "other")
+
+
+def test_a_model_that_changes_from_call_to_call_is_refused_and_everything_given_back(slot_is_free: None) -> None:
+    calls: list[int] = []
+
+    def changing(m: nn.Module, x: Tensor) -> dict[str, Tensor]:
+        calls.append(0)
+        return {"y": m(x) * len(calls)}
+
+    device, model = open_host(workers=1), nn.Linear(8, 4)
+    with pytest.raises(AddressMovedError) as refused:
+        record(model, spec_of(changing), device=device)
+    assert "run/1" in refused.value.found
+    assert device.counters()["bytes_mapped"] == 0
+    record(model, spec_of(lambda m, x: {"y": m(x) * 2}), device=device).release()
+    device.close()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from heliograph.capture.cases import self_tests
+from heliograph.capture.images import Images
 from heliograph.capture.recording import RecordedGraph, Recording
 from heliograph.capture.spec import TextSpec
 from heliograph.capture.tape import Fill, Launch, Step
@@ -38,13 +39,12 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
 
     ExportManifestError if the recording is no longer what was captured.
     """
-    recording.manifest.check()
+    recording.manifest.check()  # holds: R4 tests/capture/test_draft.py::test_a_graph_that_was_reset_is_not_written
     slices, chunks = writer.put_weights(_weights_image(recording), cap)
     tests, padding = self_tests(recording, writer)
     initial = {role: _initial(recording, writer, role) for role in ("constants", "persistent")}
     templates = [_template(recording, recorded) for recorded in recording.graphs]
-    functions = recording.images.functions
-    images = recording.images.images
+    no_attributes: list[tuple[()]] = [() for _ in recording.images.functions]
     core = Core(
         format=FORMAT,
         features=(),
@@ -54,25 +54,8 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
         slot=recording.spec.slot,
         regions=tuple(_regions(recording, initial)),
         buffers=tuple(recording.buffers.all),
-        modules=tuple(
-            manifest.Module(
-                blob=writer.put_blob(image.data),
-                family=image.family,
-                origin=f"heliograph host kernels {recording.images.level}",
-                size=len(image.data),
-            )
-            for image in images
-        ),
-        functions=tuple(
-            manifest.Function(
-                name=function.name,
-                module=image,
-                param_bytes=function.param_bytes,
-                pointers=tuple(function.pointer_offsets),
-                constants=(),
-            )
-            for function, image in functions
-        ),
+        modules=tuple(_modules(recording.images, writer)),
+        functions=tuple(_functions(recording.images)),
         graphs=tuple(
             manifest.Graph(
                 name=recorded.walked.name, flags=template.flags, nodes=len(template.nodes), edges=len(template.edges)
@@ -89,7 +72,7 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
         text=_text(recording.spec.text, writer),
         blobs=(),
     )
-    return Contents(core, encode_catalogue(templates, [() for _ in functions], chunks), padding)
+    return Contents(core, encode_catalogue(templates, no_attributes, chunks), padding)
 
 
 def with_results(core: Core, results: tuple[SelfTestResult, ...]) -> Core:
@@ -104,6 +87,28 @@ def with_results(core: Core, results: tuple[SelfTestResult, ...]) -> Core:
         )
         tests.append(msgspec.structs.replace(test, cases=cases))
     return msgspec.structs.replace(core, self_tests=tuple(tests))
+
+
+# ---- kernels -------------------------------------------------------------------------------------------------------
+def _modules(images: Images, writer: DraftWriter) -> Iterator[manifest.Module]:
+    for image in images.images:
+        yield manifest.Module(
+            blob=writer.put_blob(image.data),
+            family=image.family,
+            origin=f"heliograph host kernels {images.level}",
+            size=len(image.data),
+        )
+
+
+def _functions(images: Images) -> Iterator[manifest.Function]:
+    for function, image in images.functions:
+        yield manifest.Function(
+            name=function.name,
+            module=image,
+            param_bytes=function.param_bytes,
+            pointers=tuple(function.pointer_offsets),
+            constants=(),
+        )
 
 
 # ---- graphs --------------------------------------------------------------------------------------------------------

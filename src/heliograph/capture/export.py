@@ -60,13 +60,7 @@ def capture(
     """
     tell = progress or (lambda doing, done, total: None)
     notes = Notes(retain=retain, sources=sources or {})
-    if name is not None and os.path.lexists(cores / check_name(name)):
-        raise CoreExistsError(
-            f"capturing the core {name!r}",
-            found=f"{cores / name}",
-            required="a name that is free",
-            hint="choose another name, or leave it out: then the time is part of it",
-        )
+    _refuse_taken(cores, name)
     with DraftWriter(cores) as writer:
         with ExitStack() as held:
             with _phase(notes, "record"):
@@ -93,6 +87,17 @@ def capture(
             check_confirmed(checking.run(draft, "confirm"), draft.core, notes.findings)
         tell("signing", 0, 0)
         return publish(draft, draft.core, completed(base, notes), contents.graphs, key or development_key(), name)
+
+
+def _refuse_taken(cores: Path, name: str | None) -> None:
+    """Before the work is done, not only after it."""
+    if name is not None and os.path.lexists(cores / check_name(name)):
+        raise CoreExistsError(
+            f"capturing the core {name!r}",
+            found=f"{cores / name}",
+            required="a name that is free",
+            hint="choose another name, or leave it out: then the time is part of it",
+        )
 
 
 @contextmanager

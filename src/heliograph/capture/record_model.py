@@ -26,9 +26,9 @@ from heliograph.capture.spec import CaptureSpec, graph_name
 from heliograph.capture.tape import Fill, Launch, Step
 from heliograph.capture.walk import Walk, Walker
 from heliograph.capture.weights import Weight, copy_in, model_weights, store, without_traces
-from heliograph.core import manifest
 from heliograph.core.format import BUFFER_ALIGNMENT
 from heliograph.core.layout import align
+from heliograph.core.manifest import Tensor
 from heliograph.device.graph import Graph
 from heliograph.errors import CaptureError
 
@@ -74,14 +74,10 @@ def record(
             tell(f"capturing {graph_name(entry, bucket)}", done, len(buckets))
             graph = Graph(graph_name(entry, bucket))
             undo.callback(graph.reset)
+            call = partial(second.graph, entry, bucket, stream, images.function)
+            pools, owners = arena.pools(), (images,)
             record_export_graph(
-                partial(second.graph, entry, bucket, stream, images.function),
-                stream=stream,
-                pools=arena.pools(),
-                owners=(images,),
-                retain=retain,
-                flags=flags,
-                graph=graph,
+                call, stream=stream, pools=pools, owners=owners, retain=retain, flags=flags, graph=graph
             )
             graphs.append(RecordedGraph(second.graphs[-1], graph))
             _check_template(graphs[-1])
@@ -157,9 +153,9 @@ def _write_constants(walk: Walk, arena: Arena) -> None:
 
 def _store_weights(
     weights: tuple[Weight, ...], walk: Walk, arena: Arena, consume: bool, tell: Tell
-) -> tuple[manifest.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Moves the weights into their region, and what is written to into its own; describes the former."""
-    described: list[manifest.Tensor] = []
+    described: list[Tensor] = []
     for done, weight in enumerate(weights):
         tell("moving weights", done, len(weights))
         buffer = walk.buffers.all[walk.weight_buffer(weight.name)]
