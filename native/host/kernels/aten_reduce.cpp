@@ -1,5 +1,5 @@
 // Reductions over any dimensions. In f32 a result is folded from 16 lanes, element i of the reduced space in lane
-// i mod 16; f64 and integers go one by one. Whatever the strides, it depends on the elements and their order alone.
+// i mod 16, 512 elements at a time; f64 and integers go one by one. Whatever the strides, it depends on the elements and their order alone.
 #include "strided.h"
 
 namespace hg::aten {
@@ -78,7 +78,9 @@ HG_INLINE C fold_row(const Source<C> &row, uint64_t count, C absent, Prepare pre
     const uint64_t n = min_of(kTile, count - at);
     const C *x = row.tile(at, n, buffer);
     if constexpr (kSame<C, float>) {
-      for (uint64_t i = 0; i < n; i += 16) lanes = F::of(lanes, prepare(load_or(x + i, n - i, absent)));
+      F32x16 part = splat(F::template none<float>);  // a tile for itself: long sums round less
+      for (uint64_t i = 0; i < n; i += 16) part = F::of(part, prepare(load_or(x + i, n - i, absent)));
+      lanes = F::of(lanes, part);
     } else {
       for (uint64_t i = 0; i < n; ++i) {
         HG_PLAIN_LOOP;

@@ -26,7 +26,9 @@ template <class Body> HG_INLINE void for_tiles(const Source<float> &row, uint64_
 template <class Lane> HG_INLINE float sum_row(const Source<float> &row, uint64_t count, float absent, Lane lane) {
   F32x16 acc = splat(0.0f);
   for_tiles(row, count, absent, [&](const float *x, uint64_t, uint64_t n) {
-    for (uint64_t i = 0; i < n; i += 16) acc = acc + lane(load(x + i));
+    F32x16 part = splat(0.0f);  // a tile for itself: long sums round less
+    for (uint64_t i = 0; i < n; i += 16) part = part + lane(load(x + i));
+    acc = acc + part;
   });
   return sum(acc);
 }

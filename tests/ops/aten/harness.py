@@ -50,9 +50,19 @@ def _plain(memory: Arena, placed: list[View], value: Any) -> Any:
     return tree_map(leaf, value)
 
 
-def ours(op: OpOverload, *args: Any, level: str = LEVELS[0], split: Split = whole, **kwargs: Any) -> Ran:
-    """The op by its lowering. An op that writes into its arguments returns no fresh tensor."""
-    shapes = theirs(op, *args, **kwargs).outs
+def ours(
+    op: OpOverload,
+    *args: Any,
+    level: str = LEVELS[0],
+    split: Split = whole,
+    returns: Sequence[Tensor] | None = None,
+    **kwargs: Any,
+) -> Ran:
+    """The op by its lowering, its results shaped like ``returns``, by default like PyTorch's.
+
+    An op that writes into its arguments returns no fresh tensor.
+    """
+    shapes = theirs(op, *args, **kwargs).outs if returns is None else returns
     with arena() as memory:
         placed: list[View] = []
         plain_args, plain_kwargs = _plain(memory, placed, args), _plain(memory, placed, kwargs)
@@ -86,7 +96,9 @@ def copied_as_is(tensor: Tensor) -> Tensor:
 def all_equal(got: Ran, want: Ran) -> bool:
     """Equal values and types everywhere; NaN equals NaN."""
     return all(
-        a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.nan_to_num(7.0, 8.0, 9.0), b.nan_to_num(7.0, 8.0, 9.0))
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and torch.equal(a.nan_to_num(7.0, 8.0, 9.0), b.nan_to_num(7.0, 8.0, 9.0))
         if a.is_floating_point()
         else torch.equal(a, b)
         for a, b in zip((*got.outs, *got.tensors), (*want.outs, *want.tensors), strict=True)
@@ -106,7 +118,7 @@ def within(got: Tensor, want: Tensor, bound: float | Tensor) -> bool:
 
 
 def same_bytes(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    return all(
-        x.contiguous().flatten().view(torch.uint8).equal(y.contiguous().flatten().view(torch.uint8))
-        for x, y in zip(a, b, strict=True)
-    )
+    def raw(tensor: Tensor) -> Tensor:
+        return tensor.new_empty(tensor.numel()).copy_(tensor.reshape(-1)).view(torch.uint8)
+
+    return all(x.dtype == y.dtype and x.shape == y.shape and raw(x).equal(raw(y)) for x, y in zip(a, b, strict=True))

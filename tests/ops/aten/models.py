@@ -52,7 +52,9 @@ class Cnn(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 16, 7, stride=2, padding=3), nn.BatchNorm2d(16), nn.ReLU6())
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.blocks = nn.Sequential(Residual(16), nn.AvgPool2d(2, ceil_mode=True), Residual(16), nn.InstanceNorm2d(16, affine=True))
+        self.blocks = nn.Sequential(
+            Residual(16), nn.AvgPool2d(2, ceil_mode=True), Residual(16), nn.InstanceNorm2d(16, affine=True)
+        )
         self.up = nn.Upsample(scale_factor=2, mode="nearest")
         self.smooth = nn.Upsample(size=(9, 11), mode="bilinear", align_corners=False)
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), nn.Linear(96, 10), nn.LogSoftmax(dim=1))
@@ -108,7 +110,12 @@ class Attention(nn.Module):
         mask = torch.full((tokens, tokens), float("-inf")).triu_(diagonal=1)
         absent = torch.arange(tokens)[None, :] >= lengths[:, None]
         mask = mask.expand(batch, 1, tokens, tokens).masked_fill(absent[:, None, None, :], -1e9)
-        q, k, v = self.qkv(self.norm(x)).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.qkv(self.norm(x))
+            .view(batch, tokens, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
         attended = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, attn_mask=mask)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
         y = self.norm2(x)
@@ -126,7 +133,9 @@ def cnn() -> Case:
 
 
 def cnn_channels_last() -> Case:
-    return Case(Cnn().to(memory_format=torch.channels_last), (torch.randn(2, 3, 33, 40).to(memory_format=torch.channels_last),))
+    return Case(
+        Cnn().to(memory_format=torch.channels_last), (torch.randn(2, 3, 33, 40).to(memory_format=torch.channels_last),)
+    )
 
 
 def sequence() -> Case:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch._ops import OpOverload
 
 from heliograph.ops.aten import KERNELS
-from heliograph.ops.launch import LOWERINGS, Kernel
+from heliograph.ops.launch import LOWERINGS
 
 from ..harness import functions
 
@@ -29,12 +28,13 @@ LEFT_OUT = {
 }  # fmt: skip
 # These are taken apart by PyTorch's core-ATen decompositions, or are another form of one that is not.
 TAKEN_APART = {
-    "aten.atan2.out", "aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default",
+    "aten.adaptive_avg_pool1d.default", "aten.avg_pool1d.default", "aten.atan2.out",
+    "aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default",
     "aten.replication_pad2d.default", "aten.replication_pad3d.default", "aten.var.dim",
 }  # fmt: skip
 NO_DATA = {
     "aten.empty.memory_format", "aten.empty_strided.default", "aten.sym_numel.default", "aten.sym_size.int",
-    "aten.sym_storage_offset.default", "aten.sym_stride.int",
+    "aten.sym_storage_offset.default", "aten.sym_stride.int", "aten.sym_is_contiguous.default",
 }  # fmt: skip
 
 
@@ -43,11 +43,11 @@ def overload(name: str) -> OpOverload:
     return getattr(getattr(torch.ops.aten, op), kind)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_lowering_is_that_of_an_op_which_computes(name: str) -> None:
-    op = overload(name)
-    assert not op.is_view
-    assert op._schema.is_mutable == name.partition(".")[2].partition(".")[0].endswith("_")
+def test_lowerings_are_those_of_ops_which_compute() -> None:
+    for name in NAMES:
+        op = overload(name)
+        assert not op.is_view, name
+        assert op._schema.is_mutable == name.split(".")[1].endswith("_"), name
 
 
 def test_every_forward_core_op_is_lowered_or_left_out_for_a_reason() -> None:
@@ -67,10 +67,3 @@ def test_every_forward_core_op_is_lowered_or_left_out_for_a_reason() -> None:
 def test_kernels_are_exactly_the_functions_of_the_modules(level: str) -> None:
     stated = {(family, name) for family in FAMILIES for name in functions(level, family)}
     assert stated == {(kernel.family, kernel.name) for kernel in KERNELS}
-
-
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"{kernel.family}.{kernel.name}")
-def test_parameter_block_is_the_one_that_the_module_states(kernel: Kernel, level: str) -> None:
-    function = functions(level, kernel.family)[kernel.name]
-    assert kernel.params.size == function.param_bytes
-    assert kernel.params.pointer_offsets == function.pointer_offsets

@@ -192,7 +192,7 @@ def lower_div_mode(call: Call, self: View, other: Operand, *, rounding_mode: str
         _emit_common(call, f"div_{rounding_mode}", self, other)
 
 
-@aten("floor_divide.default", "floor_divide.Scalar", in_place=True)
+@aten("floor_divide.default", "floor_divide.Scalar")
 def lower_floor_divide(call: Call, self: View, other: Operand) -> None:
     _emit_common(call, "div_floor", self, other)
 

@@ -141,5 +141,6 @@ def lower_flip(call: Call, self: View, dims: Sequence[int]) -> None:
     source = self
     for dim in dims:
         axis = call.axis(dim, len(self.shape))
-        source = narrow(source, axis, self.shape[axis] - 1, self.shape[axis], -1)
+        if self.shape and self.shape[axis] > 1:
+            source = narrow(source, axis, self.shape[axis] - 1, self.shape[axis], -1)
     copy_into(call, call.out, source)

@@ -174,7 +174,8 @@ def _start_from(call: Call, self: View) -> None:
         copy_into(call, call.out, self)
 
 
-@aten("index_put.default", "_unsafe_index_put.default", in_place=True)
+@aten("_unsafe_index_put.default")
+@aten("index_put.default", in_place=True)
 def lower_index_put(
     call: Call, self: View, indices: Sequence[View | None], values: View, accumulate: bool = False
 ) -> None:

@@ -1,7 +1,7 @@
 """Matrix products and convolutions in f32, f16, bf16, accumulated in f32 in one fixed order.
 
 Tolerance against PyTorch: within RELATIVE of the product of magnitudes (|a| @ |b|), which holds one rounding of the
-result to its type.
+result to its type, plus the smallest f16.
 """
 
 from __future__ import annotations
