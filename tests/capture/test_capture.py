@@ -17,12 +17,15 @@ from torch import Tensor, nn
 
 import heliograph.ops.references  # noqa: F401  registers the ops
 from heliograph.capture import CaptureSpec, EntrySpec, Example, Recording, StateSpec, TensorSpec, capture, record
+from heliograph.capture.draft import put_recording
 from heliograph.capture.examples import raw_bytes
 from heliograph.capture.spec import Shape
+from heliograph.core.format import DEFAULT_CAP
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
+from heliograph.core.write import DraftWriter
 from heliograph.device.host import open_host
-from heliograph.errors import CoreExistsError, GraphStateError, UsageError
+from heliograph.errors import CoreExistsError, FlagsError, GraphStateError, UsageError
 from heliograph.runtime.load import load
 
 ROOT = Path(__file__).parents[2]
@@ -144,9 +147,25 @@ def test_a_released_recording_has_given_everything_back_and_cannot_be_used() -> 
 
 
 @pytest.mark.parametrize("flags", [0, 1, 8, 9])
-def test_flags_are_kept_from_the_spec_to_the_executable(flags: int, tmp_path: Path) -> None:
-    core = capture(mlp(), mlp_spec(rows=(1,)), cores=tmp_path, flags=flags)
-    assert json.loads((core / "core.json").read_text())["graphs"][0]["flags"] == flags
+def test_flags_are_those_of_the_executable_and_of_the_core(flags: int, tmp_path: Path) -> None:
+    spec = mlp_spec(rows=(1,))
+    with (
+        record(mlp(), spec, device=open_host(workers=1), retain="executable", flags=flags) as recording,
+        DraftWriter(tmp_path / "cores") as writer,
+    ):
+        instance = recording.graphs[0].graph.instance
+        assert instance is not None
+        assert instance.executable.flags == flags
+        assert put_recording(recording, writer, DEFAULT_CAP).core.graphs[0].flags == flags
+
+
+def test_flags_that_are_not_supported_are_refused_by_name() -> None:
+    device = open_host(workers=1)
+    with pytest.raises(FlagsError) as refused:
+        record(mlp(), mlp_spec(rows=(1,)), device=device, flags=2)
+    assert "UPLOAD" in refused.value.found
+    assert device.counters()["bytes_mapped"] == 0
+    device.close()
 
 
 def test_a_consumed_model_gives_its_memory_to_the_core(core: Path, tmp_path: Path) -> None:
