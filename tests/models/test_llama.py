@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eager import teacher_forced
+from eager_llama import teacher_forced
 from tiny_models import dequantised, random_model, write_gguf, write_hf
 from transformers import PreTrainedModel
 

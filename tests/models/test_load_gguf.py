@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from eager import teacher_forced
+from eager_llama import teacher_forced
 from test_llama import CHUNKS, IDS, check, expected
 from tiny_models import random_model, tokens, write_gguf
 

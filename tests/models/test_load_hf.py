@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eager import teacher_forced
+from eager_llama import teacher_forced
 from safetensors.torch import load_file, save_file
 from test_llama import CHUNKS, IDS, check, expected
 from tiny_models import TEMPLATE, edit_json, random_model, write_hf
