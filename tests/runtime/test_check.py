@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -183,6 +187,43 @@ def test_a_fault_or_hang_under_poison_names_graph_and_node(tmp_path: Path, plant
     assert "step/1" in ended.fault
     assert f"node 3 (study.{plant})" in ended.fault
     assert tries["left-overs", False].outcome == "equal"
+
+
+def test_no_try_outlives_a_checker_that_was_killed(tmp_path: Path) -> None:
+    with drafted(tmp_path, "hang") as made:
+        request = Request(public_key=made.key.public_bytes.hex(), mode="explore", workers=2, limit_seconds=100)
+        command = [sys.executable, "-m", "heliograph.runtime.check", str(made.draft.path)]
+        checker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert checker.stdin is not None
+        checker.stdin.write(msgspec.json.encode(request))
+        checker.stdin.close()
+        hanging = wait_for(lambda: next((pid for pid in children(checker.pid) if "ones" in arguments(pid)), None))
+        checker.kill()
+        checker.wait()
+        assert wait_for(lambda: not arguments(hanging))
+
+
+def wait_for(found: Callable[[], Any], seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while not (result := found()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return result
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def arguments(pid: int) -> list[str]:
+    """Of a running process; none once it has ended."""
+    try:
+        return [each for each in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0") if each]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def test_units_of_the_self_tests_are_mapped(clean: tuple[Report, Report]) -> None:

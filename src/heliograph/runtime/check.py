@@ -8,7 +8,10 @@ Exit status 0: the report is on stdout, good or bad. 1: the draft could not be l
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,8 +27,8 @@ from heliograph.runtime.tries import Checker
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``DRAFT`` checks; ``DRAFT STATUS PROGRESS try PATTERN POISON`` and ``… narrow PATTERN GRAPH CASE`` are its
-    children."""
+    """``DRAFT`` checks; ``DRAFT PARENT STATUS PROGRESS try PATTERN POISON`` and ``… narrow PATTERN GRAPH CASE`` are
+    its children."""
     stdin = sys.stdin.buffer.read()
     try:
         result = _run(arguments, stdin)
@@ -44,14 +47,27 @@ def _run(arguments: Sequence[str], stdin: bytes) -> Record:
     match arguments:
         case [draft]:
             return Checker(Path(draft), request).run()
-        case [draft, status, progress, "try", pattern, poison]:
+        case [draft, parent, status, progress, "try", pattern, poison]:
+            end_with(int(parent))
             attempt = Attempt(Path(draft), request, int(status), int(progress))
             return attempt.replay(Pattern(pattern), poison=poison == "poison")
-        case [draft, status, progress, "narrow", pattern, graph, case]:
+        case [draft, parent, status, progress, "narrow", pattern, graph, case]:
+            end_with(int(parent))
             attempt = Attempt(Path(draft), request, int(status), int(progress))
             return attempt.narrow(Pattern(pattern), int(graph), int(case))
         case _:
             raise _usage(" ".join(arguments) or "no argument")
+
+
+def end_with(parent: int) -> None:
+    """Ends this process soon after the one that started it, however that one ends: a graph that hangs would not."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with", daemon=True).start()
 
 
 def _usage(found: str) -> UsageError:

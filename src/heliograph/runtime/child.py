@@ -44,7 +44,8 @@ def run(draft: Path, arguments: Sequence[str], stdin: bytes, limit_seconds: int)
     try:
         os.ftruncate(status, STATUS_BYTES)
         os.ftruncate(progress, PROGRESS.size)
-        command = [sys.executable, "-m", "heliograph.runtime.check", str(draft), str(status), str(progress)]
+        told = [str(number) for number in (os.getpid(), status, progress)]
+        command = [sys.executable, "-m", "heliograph.runtime.check", str(draft), *told]
         start = time.perf_counter_ns()
         try:
             done = subprocess.run(  # noqa: S603 - this interpreter, our module
