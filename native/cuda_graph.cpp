@@ -253,7 +253,7 @@ std::shared_ptr<Executable> CudaTemplate::instantiate(uint32_t flags) {
 
 CudaExecutable::CudaExecutable(std::shared_ptr<CudaContext> context, CUgraph graph, uint32_t flags, uint64_t nodes,
                                std::vector<std::shared_ptr<CudaFunction>> functions)
-    : context_(std::move(context)), exec_(context_), nodes_(nodes) {
+    : context_(std::move(context)), exec_(context_), flags_(flags), nodes_(nodes) {
   functions_ = std::move(functions);  // holds: R4 tests/device/test_cuda_graph.py::test_executable_holds_its_modules
   CudaCurrent current(*context_, "instantiating a graph");
   const uint64_t free_before = free_bytes(*context_), host_before = anonymous_bytes();
@@ -285,7 +285,8 @@ uint32_t CudaExecutable::flags() const {
   cuuint64_t flags = 0;
   context_->check(context_->api().cuGraphExecGetFlags(exec_.get(), &flags), "cuGraphExecGetFlags",
                   "reading the flags of an executable");
-  return static_cast<uint32_t>(flags);
+  // Driver 580.159 accepts USE_NODE_PRIORITY and does not report it: 8 reads as 0, 9 as 1 (H200, 2026-11-30).
+  return static_cast<uint32_t>(flags) | (flags_ & kUseNodePriority);
 }
 
 CUevent CudaExecutable::take_event() {

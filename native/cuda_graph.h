@@ -73,6 +73,7 @@ class CudaExecutable final : public Executable {
   std::shared_ptr<CudaContext> context_;
   std::vector<std::shared_ptr<CudaFunction>> functions_;
   CudaOwned<CUgraphExec, &CudaApi::cuGraphExecDestroy> exec_;  // goes before the modules of its functions
+  const uint32_t flags_;
   uint64_t nodes_, device_bytes_ = 0, host_bytes_ = 0;
   mutable std::mutex mutex_;
   mutable std::vector<CUevent> running_, idle_;  // one event a launch in flight, recorded behind it

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 from heliograph._native import CudaDevice, Device, Reservation, SealedImage, Stream
 from heliograph.core.format import region_base
 from heliograph.device.host import kernel_image, open_host
 
 SPAN = 64 << 20
+PTX = Path(__file__).parent / "device" / "rig.ptx"
 
 
 class MappedPool:
@@ -29,10 +31,10 @@ class MappedPool:
 
 
 class Rig:
-    def __init__(self, device: Device, slot: int = 0) -> None:
+    def __init__(self, device: Device, slot: int = 0, image: bytes | None = None) -> None:
         self.device = device
         self._reservations: list[Reservation] = []
-        module = device.load_module(SealedImage("probe", kernel_image("generic", "probe")))
+        module = device.load_module(SealedImage("probe", image or kernel_image("generic", "probe")))
         self._spin, self._count = module.function("spin"), module.function("count")
         self.pool = self.make_pool("main", slot)
         self.stream = device.create_stream()
@@ -73,8 +75,12 @@ def host_rig() -> Rig:
 
 
 def cuda_rig() -> Rig:
-    """Through whatever library HELIOGRAPH_LIBCUDA names."""
+    """Through the fake driver, which runs host kernels."""
     return Rig(CudaDevice())
 
 
-RIGS: dict[str, Callable[[], Rig]] = {"host": host_rig, "fake-cuda": cuda_rig}
+def gpu_rig() -> Rig:
+    return Rig(CudaDevice(), image=PTX.read_bytes())
+
+
+RIGS: dict[str, Callable[[], Rig]] = {"host": host_rig, "fake-cuda": cuda_rig, "gpu": gpu_rig}

@@ -181,15 +181,16 @@ def test_pool_without_an_owner_is_refused_and_named(rig: Rig) -> None:
 
 @pytest.mark.parametrize("part", ["fill", "copy from", "copy to"])
 def test_copies_and_fills_must_lie_inside_pools(rig: Rig, part: str) -> None:
-    start, size = rig.pool.ranges[0]
+    start, size = rig.pool.address, 1024
+    pool = MappedPool("first kilobyte", rig.pool.owner, ((start, size),))
     work: dict[str, Callable[[int], None]] = {
         "fill": lambda length: rig.stream.memset(start + size - 64, 1, length),
         "copy from": lambda length: rig.stream.memcpy(start, start + size - 64, length),
         "copy to": lambda length: rig.stream.memcpy(start + size - 64, start, length),
     }
     with pytest.raises(ForeignMemoryError):
-        record_export_graph(lambda: work[part](65), stream=rig.stream, pools=[rig.pool])
-    assert record_export_graph(lambda: work[part](64), stream=rig.stream, pools=[rig.pool]).recorded
+        record_export_graph(lambda: work[part](65), stream=rig.stream, pools=[pool])
+    assert record_export_graph(lambda: work[part](64), stream=rig.stream, pools=[pool]).recorded
 
 
 def test_null_pointer_is_no_memory_of_others(host: Rig) -> None:

@@ -105,10 +105,19 @@ def test_executable_with_other_flags_than_recorded_is_not_encoded(rig: Rig) -> N
 
 
 def test_driver_that_does_not_keep_the_flags_is_refused(fake_cuda: FakeCuda, cuda: Rig) -> None:
-    graph = record(cuda, 8)
+    graph = record(cuda, 1)
     fake_cuda.report_flags(0)
-    with pytest.raises(FlagsError):
+    with pytest.raises(FlagsError) as refused:
         graph.instantiate()
+    assert "no flag (0)" in refused.value.found
     assert cuda.counter("executables_live") == 0
     fake_cuda.report_flags(-1)
-    assert graph.instantiate().encoder_flags() == 8
+    assert graph.instantiate().encoder_flags() == 1
+
+
+def test_flag_that_the_driver_does_not_report_is_remembered(fake_cuda: FakeCuda, cuda: Rig) -> None:
+    fake_cuda.report_flags(0)
+    assert record(cuda, 8).instantiate().encoder_flags() == 8
+    fake_cuda.report_flags(8)
+    with pytest.raises(FlagsError):
+        record(cuda, 0).instantiate()

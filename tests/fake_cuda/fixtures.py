@@ -45,8 +45,15 @@ def cuda(fake_cuda: FakeCuda) -> Iterator[Rig]:
     rig.close()
 
 
-@pytest.fixture(params=["host", "cuda"])
+@pytest.fixture
+def gpu() -> Iterator[Rig]:
+    rig = RIGS["gpu"]()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture(params=["host", "cuda", pytest.param("gpu", marks=pytest.mark.gpu)])
 def rig(request: pytest.FixtureRequest) -> Rig:
-    """Each test that asks for it runs on the host and through the fake CUDA driver."""
+    """Each test that asks for it runs on the host, through the fake CUDA driver, and (make test-gpu) on a GPU."""
     made: Rig = request.getfixturevalue(request.param)
     return made

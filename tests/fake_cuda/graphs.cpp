@@ -10,8 +10,10 @@ namespace fake {
 namespace {
 
 constexpr uint64_t kBytesPerNode = 4096;  // what an executable costs of device memory
-constexpr unsigned kSupportedFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
-                                     CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+// As driver 580.159 does (H200, 2026-11-30): these are accepted, and all but the last are reported.
+constexpr unsigned kReportedFlags =
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+constexpr unsigned kAcceptedFlags = kReportedFlags | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 // Nodes in an order in which each comes after what it depends on, or nothing if there is a cycle.
 std::vector<uintptr_t> sorted(const Graph &graph) {
@@ -195,7 +197,7 @@ CUDA_ENTRY cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle_, unsign
   FAKE_CONTEXT_CALL(cuGraphInstantiateWithFlags);
   Graph *graph = find(s.graphs, handle_, "graph");
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  if (flags & ~uint64_t{kSupportedFlags}) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & ~uint64_t{kAcceptedFlags}) return CUDA_ERROR_INVALID_VALUE;
   const std::vector<uintptr_t> order = sorted(*graph);
   if (order.size() != graph->nodes.size()) return CUDA_ERROR_INVALID_VALUE;
   Executable executable{context, static_cast<unsigned>(flags), (order.size() + 1) * kBytesPerNode, {}};
@@ -217,7 +219,7 @@ CUDA_ENTRY cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags) {
   FAKE_CONTEXT_CALL(cuGraphExecGetFlags);
   Executable *executable = find(s.executables, handle, "executable");
   if (!executable) return CUDA_ERROR_INVALID_HANDLE;
-  *flags = s.reported_flags < 0 ? executable->flags : static_cast<unsigned>(s.reported_flags);
+  *flags = s.reported_flags < 0 ? executable->flags & kReportedFlags : static_cast<unsigned>(s.reported_flags);
   return CUDA_SUCCESS;
 }
 

@@ -182,6 +182,8 @@ CUDA_ENTRY cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUs
 
 CUDA_ENTRY cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   FAKE_CONTEXT_CALL(cuMemcpyAsync);
+  if (accessible(to, size, true) != CUDA_SUCCESS || accessible(from, size, false) != CUDA_SUCCESS)
+    return CUDA_ERROR_INVALID_VALUE;
   Node node{0, CU_GRAPH_NODE_TYPE_MEMCPY};
   node.copy.srcMemoryType = node.copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   node.copy.srcDevice = from;
