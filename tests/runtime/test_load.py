@@ -31,7 +31,7 @@ from heliograph.errors import (
     TargetError,
     UsageError,
 )
-from heliograph.runtime.load import load
+from heliograph.runtime.load import Ready, load
 from heliograph.runtime.program import Program
 from study import COLS, PROVENANCE, UNIT_BYTES, UNITS, Study, check, draft, host_level, make, with_results
 
@@ -84,7 +84,7 @@ def test_a_loaded_core_computes(verified: VerifiedCore) -> None:
 def test_the_phases_of_a_load_are_timed(verified: VerifiedCore) -> None:
     with load(verified) as program:
         phases = dict(program.phases)
-    names = ["device", "reserve", "map", "modules", "contents", "weights", "self-tests", "total"]
+    names = ["device", "reserve", "map", "modules", "contents", "graphs", "weights", "self-tests", "total"]
     assert list(phases) == names
     assert 0 < sum(phases[name] for name in names[:-1]) <= phases["total"]
 
@@ -496,10 +496,11 @@ def test_the_first_buckets_are_ready_and_the_others_before_their_first_run(verif
         assert all(program.is_ready("step", rows=rows) for rows in (1, 2, 4))
 
 
-def test_an_unknown_word_for_ready_is_a_usage_error(verified: VerifiedCore) -> None:
+@pytest.mark.parametrize("ready", ["some", [("step", {"rows": 3})], [("leap", {"rows": 1})]])
+def test_what_cannot_be_made_ready_is_a_usage_error(verified: VerifiedCore, ready: Ready) -> None:
     before = maps()
     with pytest.raises(UsageError):
-        load(verified, ready="some")  # type: ignore[arg-type]
+        load(verified, ready=ready)
     assert maps() == before
 
 

@@ -22,6 +22,7 @@ from heliograph.runtime.patterns import Pattern
 from heliograph.runtime.plan import growing_region, tested_units
 from heliograph.runtime.replay import CaseRun, Replayer, TryRun, build
 from heliograph.runtime.scratch import Scratch
+from heliograph.runtime.selftest import distinct_cases
 
 PROGRESS = struct.Struct("<II")  # graph + 1 (0: none yet), case
 NARROW_TESTS = 4096
@@ -132,7 +133,7 @@ class Attempt:
         for number in numbers:
             replayer.run_graph(number, cases=1)
         for number in reversed(numbers[graph + 1 :]):
-            replayer.run_graph(number)
+            replayer.run_graph(number, cases=distinct_cases(loaded.core.self_tests[number]))
         return loaded.memory.read("scratch", 0, scratch.size)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 from heliograph._native import Device, Function
-from heliograph.core.manifest import Core
+from heliograph.core.manifest import Bucket, Core
 from heliograph.core.target import Machine, check_target, this_host
 from heliograph.core.verify import VerifiedCore
 from heliograph.device.host import open_host
@@ -79,11 +80,14 @@ def load(
                 check_target(verified.core.target, this_host())
                 device = own = open_host(workers=workers)
             undo.callback(own.close)
-        loaded = assemble(verified, device, phases, undo, units=units, memory=memory, threads=threads, check=check)
+        first = first_buckets(verified.core, ready)
+        loaded = assemble(
+            verified, device, phases, undo, first=first, units=units, memory=memory, threads=threads, check=check
+        )
         program = Program(loaded, own_device=own, tested=not check)
         with phases("self-tests"):
-            for entry, shape in first_buckets(loaded.core, ready):
-                program.prepare(entry, **shape)
+            for bucket in first:
+                program.prepare(bucket.entry, **bucket.shape)
             state_pattern.cache_clear()
         phases.total()
         program.open(phases.times)
@@ -97,13 +101,14 @@ def assemble(
     phases: Phases,
     undo: ExitStack,
     *,
+    first: Sequence[ChosenBucket] = (),
     units: int | None = None,
     memory: int | None = None,
     threads: int = 0,
     check: bool = True,
     read_only: Sequence[str] = READ_ONLY,
 ) -> Loaded:
-    """Everything but graphs: memory with its contents, functions, an empty catalogue. ``undo`` gives it back."""
+    """Memory with its contents, functions, and the graphs of the ``first`` buckets. ``undo`` gives it all back."""
     core = verified.core
     check_target(core.target, machine_of(device))
     with phases("reserve"):
@@ -125,6 +130,10 @@ def assemble(
     with phases("contents"):
         for role in ("constants", "persistent", "scratch"):
             loaded.restore_initial(role)
+    with phases("graphs"):
+        for bucket in first:
+            for graph in bucket.graphs:
+                loaded.catalogue.executable(graph)
     with phases("weights"):  # they are read from "modules" on; this is what is left to wait for
         staging.finish()
     regions.protect(read_only)
@@ -167,19 +176,38 @@ def _expect(doing: str, what: str, found: object, required: object) -> None:
         )
 
 
-def first_buckets(core: Core, ready: Ready) -> list[tuple[str, Shape]]:
-    """The buckets that a load makes ready, smallest first."""
+@dataclass(frozen=True, slots=True)
+class ChosenBucket:
+    """A bucket that a load makes ready."""
+
+    entry: str
+    shape: Shape
+    graphs: tuple[int, ...]
+
+
+def first_buckets(core: Core, ready: Ready) -> list[ChosenBucket]:
+    """The buckets to make ready, in the order of the core or of the list."""
     if isinstance(ready, str):
         if ready not in ("all", "first"):
-            raise UsageError(
-                "loading",
-                found=f"ready={ready!r}",
-                required="all, first or a list of (entry, shape)",
-                hint="choose one",
-            )
-        chosen: list[tuple[str, Shape]] = []
-        for entry in core.entries:
-            buckets = entry.buckets if ready == "all" else dict.fromkeys((entry.buckets[0], entry.buckets[-1]))
-            chosen += [(entry.name, dict(bucket.shape)) for bucket in buckets]
-        return chosen
-    return [(entry, dict(shape)) for entry, shape in ready]
+            raise _unknown(f"ready={ready!r}", "all, first or a list of (entry, shape)")
+        return [
+            _chosen(entry.name, bucket)
+            for entry in core.entries
+            for bucket in (entry.buckets if ready == "all" else dict.fromkeys((entry.buckets[0], entry.buckets[-1])))
+        ]
+    known = {(entry.name, frozenset(bucket.shape)): bucket for entry in core.entries for bucket in entry.buckets}
+    chosen = []
+    for name, shape in ready:
+        found = known.get((name, frozenset(shape.items())))
+        if found is None:
+            raise _unknown(f"bucket {dict(shape)} of {name!r}", "buckets of the core")
+        chosen.append(_chosen(name, found))
+    return chosen
+
+
+def _chosen(entry: str, bucket: Bucket) -> ChosenBucket:
+    return ChosenBucket(entry, dict(bucket.shape), tuple(segment.graph for segment in bucket.segments))
+
+
+def _unknown(found: str, required: str) -> UsageError:
+    return UsageError("choosing what a load makes ready", found=found, required=required, hint="see the core's entries")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakSet
 
 from heliograph._native import Device, Reservation
-from heliograph.core.manifest import Core, Region
+from heliograph.core.manifest import Core
 from heliograph.errors import AddressTakenError, UsageError
 from heliograph.runtime.plan import MemoryPlan
 
@@ -57,9 +57,7 @@ class Memory:
 
     def __init__(self, device: Device, core: Core, name: str) -> None:
         """Reserves every region of the core, or none: AddressTakenError names what is in the way."""
-        self.core = core
         self._claim = _claim(name, core)
-        self._regions: Mapping[str, Region] = {region.role: region for region in core.regions}
         self._mapped: dict[str, int] = {}
         self._read_only: set[str] = set()
         self._reservations: dict[str, Reservation] = {}
@@ -91,12 +89,6 @@ class Memory:
     def mapped(self, role: str) -> int:
         """Bytes of a region that have memory; 0 for a region that the core does not have."""
         return self._mapped.get(role, 0)
-
-    def has(self, role: str) -> bool:
-        return role in self._reservations
-
-    def base(self, role: str) -> int:
-        return int(self._regions[role].base, 16)
 
     def view(self, role: str, offset: int, size: int) -> memoryview:
         """The memory itself. Holding the view keeps the region from being closed."""
