@@ -20,8 +20,6 @@ PROMPTS = [[10, 20, 30], [40, 50, 60, 70, 80, 90], list(range(100, 180)), [9]]
 RANDOM = Sampling(
     temperature=1.5, top_k=50, top_p=0.95, min_p=0.001, presence=0.2, frequency=0.1, repetition=1.1, seed=3
 )  # fmt: skip
-    temperature=1.5, top_k=50, top_p=0.95, min_p=0.001, presence=0.2, frequency=0.1, repetition=1.1, seed=3
-)
 
 
 @pytest.fixture(scope="module")
