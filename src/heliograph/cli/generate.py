@@ -45,7 +45,7 @@ def command(
     with verify(core, Policy.local()) as verified:
         text = Text.of(verified)
         ids = text.encode(prompt) if raw else text.encode_chat([{"role": "user", "content": prompt}])
-        with load(verified, workers=workers, ready="first") as program:
+        with load(verified, workers=workers, ready=()) as program:  # each bucket is tested before its first run
             loaded = time.perf_counter_ns()
             decoder = text.decoder()
             tokens: list[int] = []
