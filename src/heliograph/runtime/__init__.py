@@ -14,6 +14,9 @@ Reading order:
 - ``program``    the loaded core: named entries, buffers, state; the only thing that launches
 - ``load``       from a verified core to a program, or back to nothing
 - ``handover``   the preparing process becomes the serving program
+- ``text``       a language model's tokenizer: encoding, chats, decoding token by token
+- ``template``   its chat template, rendered by ``render`` in a bounded process
+- ``generate``   prompts in chunks, then one token a step: the plain way to run a language model's core
 
 The checker, which runs on drafts in processes of its own:
 
