@@ -2,6 +2,7 @@
 
 ``read(path, keys)`` gives what ``heliograph inspect --json`` gives (all but ``fits``), or raises ``Refused`` with the
 id of a broken rule. It is slow and simple on purpose: it is what the product's reader is compared with.
+One file, so that one look shows that it shares nothing.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ class Store:
     def _locked(self, how: int) -> Iterator[None]:
         """The store's folder, made if need be. Whoever waits for the lock of a folder that is removed tries again."""
         while True:
-            self._path.mkdir(exist_ok=True)
+            with suppress(FileExistsError):
+                self._path.mkdir()
             try:
                 descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
