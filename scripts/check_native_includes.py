@@ -1,6 +1,6 @@
 """C++ layers: drivers include driver.h, never each other; kernels include kernel headers only.
 
-error.h < driver.h < host_*, cuda_* (independent) < module files
+error.h < driver.h < host_*, cuda_* (independent) < bind*, module files
 """
 
 import re
@@ -14,7 +14,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 def layer(name: str) -> str:
     if name.startswith("host/"):
         return "kernel"
-    if name.endswith("module.cpp") or name == "bindings.h":
+    if name.startswith("bind") or name.endswith(("module.cpp", "_bindings.cpp")):
         return "bindings"
     return name.split("_")[0] if name.startswith(("host_", "cuda_")) else "shared"
 
