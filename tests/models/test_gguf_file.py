@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -236,6 +237,11 @@ def test_missing_value_is_refused_by_its_name(reading: Callable[[bytes], Metadat
 def test_file_that_is_not_there_is_an_error_of_storage(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         open_gguf(tmp_path / "nothing.gguf")
+
+
+def test_folder_or_pipe_is_no_model_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ModelFileError):
-        open_gguf(tmp_path / "folder")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(ModelFileError):
+            open_gguf(tmp_path / name)

@@ -33,7 +33,7 @@ class SourceFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
         except OSError as error:
             raise StorageError(
                 f"opening {path.name}", found=error.strerror or str(error), required="a readable file",
