@@ -6,11 +6,17 @@
 
 namespace hg {
 
-constexpr uint32_t kTileRows = 32, kTileColumns = 16;
-constexpr uint64_t kDepth = 256;  // elements packed at a time; a multiple of 16
+constexpr uint32_t kTileRows = 32, kTileColumns = 16;  // ops/aten/products.py: TILE_ROWS, TILE_COLUMNS
+constexpr uint64_t kDepth = 256;  // elements at a time: 16 columns of them stay in the first cache; a multiple of 16
+
+HG_INLINE uint64_t whole_lanes(uint64_t count) { return (count + 15) / 16 * 16; }
 
 struct DotTile {
   F32x16 acc[kTileRows][kTileColumns];
+
+  void clear(uint32_t rows, uint32_t columns) {
+    for (uint32_t r = 0; r < rows; ++r) for (uint32_t c = 0; c < columns; ++c) acc[r][c] = splat(0.0f);
+  }
 
   // acc[r][c] += a[r] . b[c] over `depth` elements; only a last call may have a depth that is no multiple of 16.
   void add(const float *const *a, uint32_t rows, const float *const *b, uint32_t columns, uint64_t depth) {
@@ -46,10 +52,36 @@ struct DotTile {
     }
     if (k < depth) {
       const int rest = int(depth - k);
-      for (int i = 0; i < R; ++i)
-        for (int j = 0; j < C; ++j) t[i][j] = fma(load_tail(rows[i] + k, rest), load_tail(columns[j] + k, rest), t[i][j]);
+      F32x16 x[R];
+      for (int i = 0; i < R; ++i) x[i] = load_tail(rows[i] + k, rest);
+      for (int j = 0; j < C; ++j) {
+        const F32x16 y = load_tail(columns[j] + k, rest);
+        for (int i = 0; i < R; ++i) t[i][j] = fma(x[i], y, t[i][j]);
+      }
     }
     for (int i = 0; i < R; ++i) for (int j = 0; j < C; ++j) acc[r + i][c + j] = t[i][j];
+  }
+};
+
+// The same products, bit for bit, for few rows and columns that lie side by side: each lane is a vector of columns, so
+// nothing is packed.
+constexpr uint32_t kFewRows = 4;
+struct ColumnTile {
+  F32x16 acc[kFewRows][16];  // by row and lane
+
+  void clear(uint32_t rows) {
+    for (uint32_t r = 0; r < rows; ++r) for (F32x16 &lane : acc[r]) lane = splat(0.0f);
+  }
+  // Element k of the rows times element k of the columns; k counts from a multiple of 16.
+  HG_INLINE void add(const float *const *a, uint32_t rows, uint64_t k, F32x16 b) {
+    for (uint32_t r = 0; r < rows; ++r) acc[r][k % 16] = fma(splat(a[r][k]), b, acc[r][k % 16]);
+  }
+  // The tree of `sum`. Lanes that the last elements of `length` left out take the zero that the other form adds there.
+  F32x16 sums(uint32_t r, uint64_t length) {
+    for (uint64_t i = length % 16; i % 16 != 0; ++i) acc[r][i] = acc[r][i] + splat(0.0f);
+    for (int half = 8; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) acc[r][i] = acc[r][i] + acc[r][i + half];
+    return acc[r][0];
   }
 };
 

@@ -70,7 +70,8 @@ HG_INLINE int64_t offset_of(uint32_t rank, const int64_t *shape, const int64_t *
 // One function a pair of types; only what models do all the time has a loop of its own for stride 1. (Vectorised loops
 // for every pair make a family take ten times as long to compile.)
 template <class C, class T> constexpr bool kFrequent = kSame<C, T> || (kSame<C, float> && kHalf<T>) ||
-                                                       (kSame<C, int64_t> && (kSame<T, int32_t> || kSame<T, Boolean>));
+                                                       (kSame<C, int64_t> && kSame<T, int32_t>) ||
+                                                       (!kSame<C, double> && kSame<T, Boolean>);
 #define HG_PLAIN_LOOP asm volatile("")  // in a loop's body: neither vectorised nor unrolled
 
 // Both directions have one signature, so that one walk serves both: `strided` is of the stored type, `packed` of C.
