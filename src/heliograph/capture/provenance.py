@@ -134,11 +134,12 @@ def _versions() -> dict[str, str]:
 @cache
 def native_libraries() -> dict[str, str]:
     """SHA-256 of our extension and of PyTorch's libraries that are mapped into this process; read once."""
+    extension = Path(_native.__file__).resolve()  # beside the package or, in a source checkout, elsewhere
     folders = [PACKAGE, *(Path(path) for path in getattr(sys.modules.get("torch"), "__path__", ()))]
     mapped = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
     found: dict[str, str] = {}
     for path in sorted(Path(name) for name in mapped):
-        ours = path.name.startswith("_native") or any(folder in path.parents for folder in folders)
+        ours = path == extension or any(folder in path.parents for folder in folders)
         if ours and path.is_file() and ".so" in path.name:
             with path.open("rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
