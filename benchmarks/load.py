@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from _machine import machine
 
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
@@ -50,10 +51,13 @@ def set_cache(core: Path, condition: str) -> None:
                         pass
 
 
+def command(python: Path, core: Path, side: str, ready: str) -> list[str]:
+    return [str(python), __file__, str(core), "--child", side, "--ready", ready]
+
+
 def one(python: Path, core: Path, side: str, ready: str) -> dict[str, int]:
-    command = [python, __file__, str(core), "--child", side, "--ready", ready]
     start = time.time_ns()
-    run = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    run = subprocess.run(command(python, core, side, ready), stdout=subprocess.PIPE, check=True, text=True)
     result = json.loads(run.stdout)
     started = result["begun_at"] - start
     return {"start, imports": started, **result["phases"], "process start to ready": result["ready_at"] - start}
@@ -101,29 +105,19 @@ def report(core: Path, measured: dict[str, list[dict[str, int]]], arguments: arg
                 "runs": arguments.runs,
                 "median_ns": medians,
                 "interquartile_spread": {side: round(value, 4) for side, value in spreads.items()},
-                "processor": processor(),
-                "processors": len(os.sched_getaffinity(0)),
-                "governor": governor(),
                 "load_at_start": load1,
-                "kernel": platform.release(),
-                "python": platform.python_version(),
-                "commit": subprocess.run(
-                    ["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True
-                ).stdout.strip(),
+                "threads": "one a processor, for weights and for kernels; not pinned",
+                "commands": {side: shown(core, side, arguments.ready) for side in SIDES},
+                **machine(),
             }
         )
     )
     return valid
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
-
-
-def governor() -> str:
-    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return path.read_text().strip() if path.exists() else "not stated by the machine"
+def shown(core: Path, side: str, ready: str) -> str:
+    """A side's command without paths of this machine."""
+    return " ".join(Path(part).name for part in command(Path("python"), core, side, ready))
 
 
 def newest() -> Path:

@@ -132,6 +132,7 @@ class Program:
         with self._gate.call(Use.LAUNCH), self._order:
             self._loaded.drain()
             clear_state(self._loaded, self.units)
+            self._loaded.restore_initial("scratch")
             self._loaded.memory.fill("io", 0, 0, self._loaded.memory.mapped("io"))
 
     # ---- running ------------------------------------------------------------------------------------------------
