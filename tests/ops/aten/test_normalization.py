@@ -32,7 +32,8 @@ def wide(x: Tensor | None) -> Tensor | None:
 
 @examples(120)
 @given(
-    lead=st.lists(st.sampled_from((1, 2, 5)), max_size=2).map(tuple), last=st.sampled_from(((7,), (16,), (33,), (3, 40), (600,))),
+    lead=st.lists(st.sampled_from((1, 2, 5)), max_size=2).map(tuple),
+    last=st.sampled_from(((7,), (16,), (33,), (3, 40), (600,))),
     dtype=st.sampled_from(REAL), given_=st.tuples(st.booleans(), st.booleans()), seed=SEEDS, level=ON_LEVELS,
 )  # fmt: skip
 def test_layer_norm(

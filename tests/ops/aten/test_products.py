@@ -1,4 +1,4 @@
-"""Matrix products and convolutions against f64, within the product of magnitudes; the same bits for any number of rows."""
+"""Matrix products and convolutions against f64, within the product of magnitudes; the same bits for any rows."""
 
 from __future__ import annotations
 

@@ -55,8 +55,10 @@ def test_extremes_truth_and_positions_are_exact(
     dims, keep = some_dims(data, len(shape)), data.draw(st.booleans())
     dim = data.draw(st.integers(-len(shape), len(shape) - 1))
     calls: list[tuple[torch._ops.OpOverload, tuple[object, ...]]] = [
-        (aten.amax.default, (x, dims, keep)), (aten.amin.default, (x, dims, keep)), (aten.any.dims, (x, dims or None, keep)),
-        (aten.any.dim, (x, dim, keep)), (aten.all.dim, (x, dim, keep)), (aten.any.default, (x,)), (aten.all.default, (x,)),
+        (aten.amax.default, (x, dims, keep)), (aten.amin.default, (x, dims, keep)),
+        (aten.any.dims, (x, dims or None, keep)),
+        (aten.any.dim, (x, dim, keep)), (aten.all.dim, (x, dim, keep)), (aten.any.default, (x,)),
+        (aten.all.default, (x,)),
     ]  # fmt: skip
     if dtype != torch.bool:
         calls += [
@@ -106,7 +108,8 @@ def test_variances(
 
 @examples(80)
 @given(
-    shape=SHAPES, data=st.data(), dtype=st.sampled_from(FLOATS), order=st.sampled_from((1, 2, float("inf"))), seed=SEEDS,
+    shape=SHAPES, data=st.data(), dtype=st.sampled_from(FLOATS), order=st.sampled_from((1, 2, float("inf"))),
+    seed=SEEDS,
     level=ON_LEVELS,
 )  # fmt: skip
 def test_norms(
@@ -124,7 +127,8 @@ def test_norms(
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_sums_of_nothing(level: str, dtype: torch.dtype) -> None:
     x = torch.ones(3, 0, 2, dtype=dtype)
-    for op, args in ((aten.sum.dim_IntList, (x, [1])), (aten.mean.dim, (x, [1])), (aten.prod.dim_int, (x, 1)), (aten.any.dim, (x, 1)),
+    for op, args in ((aten.sum.dim_IntList, (x, [1])), (aten.mean.dim, (x, [1])), (aten.prod.dim_int, (x, 1)),
+                     (aten.any.dim, (x, 1)),
                      (aten.all.dim, (x, 1)), (aten.sum.dim_IntList, (x, [0])), (aten.sum.default, (x,))):  # fmt: skip
         assert all_equal(ours(op, *args, level=level), theirs(op, *args)), op
     assert all_equal(

@@ -22,8 +22,10 @@ SIZE = st.tuples(st.integers(4, 12), st.integers(4, 19))
 
 @examples(120)
 @given(
-    lead=LEAD, size=SIZE, kernel=st.sampled_from(([2, 2], [3, 3], [3, 2])), stride=st.sampled_from(([], [1, 1], [2, 3])),
-    padding=st.integers(0, 1), dilation=st.integers(1, 2), ceil=st.booleans(), dtype=st.sampled_from(REAL), last=st.booleans(),
+    lead=LEAD, size=SIZE, kernel=st.sampled_from(([2, 2], [3, 3], [3, 2])),
+    stride=st.sampled_from(([], [1, 1], [2, 3])),
+    padding=st.integers(0, 1), dilation=st.integers(1, 2), ceil=st.booleans(), dtype=st.sampled_from(REAL),
+    last=st.booleans(),
     nan=st.booleans(), seed=SEEDS, level=ON_LEVELS,
 )  # fmt: skip
 def test_max_pooling_is_exact(
@@ -45,7 +47,8 @@ def test_max_pooling_is_exact(
 
 @examples(120)
 @given(
-    lead=LEAD, size=SIZE, kernel=st.sampled_from(([2, 2], [3, 3], [3, 2])), stride=st.sampled_from(([], [1, 1], [2, 3])),
+    lead=LEAD, size=SIZE, kernel=st.sampled_from(([2, 2], [3, 3], [3, 2])),
+    stride=st.sampled_from(([], [1, 1], [2, 3])),
     padding=st.integers(0, 1), ceil=st.booleans(), include=st.booleans(), divisor=st.sampled_from((None, 5)),
     dtype=st.sampled_from(REAL), seed=SEEDS, level=ON_LEVELS,
 )  # fmt: skip
@@ -71,8 +74,8 @@ def test_average_pooling(
     dtype=st.sampled_from(REAL), seed=SEEDS, level=ON_LEVELS,
 )  # fmt: skip
 def test_resampling(
-    size: tuple[int, int], out: tuple[int, int], scales: list[float] | None, corners: bool, dtype: torch.dtype, seed: int,
-    level: str,
+    size: tuple[int, int], out: tuple[int, int], scales: list[float] | None, corners: bool, dtype: torch.dtype,
+    seed: int, level: str,
 ) -> None:  # fmt: skip
     source = generator(seed)
     x = strided(values((2, 3, *size), dtype, source), source)
