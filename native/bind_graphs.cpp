@@ -55,8 +55,8 @@ void bind_template(nb::module_ &m) {
   nb::class_<TemplateHandle>(m, "Template", nb::is_weak_referenceable(),
                              "A graph as the driver holds it: nodes and edges in construction order.")
       .def_prop_ro("device", [](TemplateHandle &self) { return self.get()->device(); })
-      .def_prop_ro("node_count", [](TemplateHandle &self) { return self.get()->nodes().size(); })
-      .def_prop_ro("edge_count", [](TemplateHandle &self) { return self.get()->edges().size(); })
+      .def_prop_ro("node_count", [](TemplateHandle &self) { return self.get()->node_count(); })
+      .def_prop_ro("edge_count", [](TemplateHandle &self) { return self.get()->edge_count(); })
       .def("add_kernel", [](TemplateHandle &self, Function &function, const Triple &grid, const Bytes &params,
                             const std::vector<uint32_t> &after) {
         return add(self, {NodeKind::kernel, to_kernel(function, grid, params)}, after);

@@ -113,6 +113,8 @@ class Template {  // a graph as the driver holds it: nodes and edges in construc
   virtual uint32_t add(Node node, std::span<const Edge> incoming) = 0;  // incoming edges' `to` is ignored
   virtual std::vector<Node> nodes() const = 0;   // read back from the driver, in construction order
   virtual std::vector<Edge> edges() const = 0;   // read back from the driver, sorted by (to, from)
+  virtual size_t node_count() const { return nodes().size(); }
+  virtual size_t edge_count() const { return edges().size(); }
   virtual std::shared_ptr<Executable> instantiate(uint32_t flags) = 0;
   virtual std::shared_ptr<Device> device() const = 0;
 };

@@ -138,6 +138,16 @@ std::vector<Edge> HostTemplate::edges() const {
   return edges_;
 }
 
+size_t HostTemplate::node_count() const {
+  std::lock_guard lock(mutex_);
+  return nodes_.size();
+}
+
+size_t HostTemplate::edge_count() const {
+  std::lock_guard lock(mutex_);
+  return edges_.size();
+}
+
 std::shared_ptr<Executable> HostTemplate::instantiate(uint32_t flags) {
   device_->check_open("instantiating a graph");
   std::lock_guard lock(mutex_);

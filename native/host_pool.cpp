@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <string>
+#include <utility>
 
 #include "futex.h"
 
@@ -72,10 +73,13 @@ void Pool::run(Worker &lead, const Schedule &schedule, uint64_t launch) {
 
 void Pool::work(Worker &worker, Run &run, bool lead, bool &leased) {
   const uint32_t total = uint32_t(run.schedule.chunks.size());
+  uint32_t unsaid = 0, step_end = 0;  // chunks finished of the step that ends there, not yet in `done`
   worker.begin(run.launch);
   for (;;) {
     if (lead && !leased && total > 1) leased = open_gate(run);
     uint32_t index = run.next.fetch_add(1, std::memory_order_relaxed);
+    // One addition a worker and step: the counter's cache line moves between processors at each.
+    if (unsaid != 0 && index >= step_end) finish(run, std::exchange(unsaid, 0), step_end);
     if (index >= total) break;
     const Chunk &chunk = run.schedule.chunks[index];
     if (run.done.load(std::memory_order_acquire) < chunk.after) await_done(worker, run, chunk.after);
@@ -84,10 +88,16 @@ void Pool::work(Worker &worker, Run &run, bool lead, bool &leased) {
       worker.at(operation.node);
       operation.run(operation.params, operation.first, operation.last);
     }
-    uint32_t done = run.done.fetch_add(1) + 1;  // sequentially consistent, as is `sleepers`: one of the two sides sees
-    if (done == chunk.step_end && run.sleepers.load() != 0) futex_wake_all(run.done);
+    ++unsaid;
+    step_end = chunk.step_end;
   }
   worker.end();
+}
+
+// The last to finish a step wakes those who sleep for it. Both counters are sequentially consistent here and in
+// await_done: either the sleeper sees the new count, or we see the sleeper.
+void Pool::finish(Run &run, uint32_t chunks, uint32_t step_end) {
+  if (run.done.fetch_add(chunks) + chunks == step_end && run.sleepers.load() != 0) futex_wake_all(run.done);
 }
 
 void Pool::await_done(Worker &worker, Run &run, uint32_t count) {

@@ -53,6 +53,7 @@ class Pool {
  private:
   void help(uint32_t index, uint32_t slot);
   void work(Worker &worker, Run &run, bool lead, bool &leased);
+  static void finish(Run &run, uint32_t chunks, uint32_t step_end);
   bool open_gate(Run &run);
   void close_gate();
   void await_done(Worker &worker, Run &run, uint32_t count);

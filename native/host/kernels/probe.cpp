@@ -2,6 +2,7 @@
 #include "kernel.h"
 
 struct Count { uint64_t *counter; };
+struct Tick { uint64_t *counter; };                               // counts nodes: its first block adds 1
 struct Write { uint32_t *out; uint64_t value; };                  // out[block] = value
 struct Add { const float *x, *y; float *out; uint64_t count; };   // 64 elements a block
 struct Fold { uint64_t *cell; uint64_t value; };                  // cell = cell * odd + value: order shows
@@ -13,6 +14,7 @@ struct Fault { uint64_t *address; uint64_t kind; };
 struct Identity { uint64_t *out; };
 
 HG_POINTERS(Count, counter)
+HG_POINTERS(Tick, counter)
 HG_POINTERS(Write, out)
 HG_POINTERS(Add, x, y, out)
 HG_POINTERS(Fold, cell)
@@ -43,6 +45,10 @@ uint64_t nanoseconds() {
 
 void count(const Count &p, uint32_t first, uint32_t last) {
   __atomic_fetch_add(p.counter, last - first, __ATOMIC_RELAXED);
+}
+
+void tick(const Tick &p, uint32_t first, uint32_t) {
+  if (first == 0) __atomic_fetch_add(p.counter, 1, __ATOMIC_RELAXED);
 }
 
 void write(const Write &p, uint32_t first, uint32_t last) {
@@ -100,7 +106,8 @@ void identity(const Identity &p, uint32_t, uint32_t) { *p.out = identity_word; }
 
 }  // namespace
 
-HG_MODULE("probe", hg::function<count>("count"), hg::function<write>("write"), hg::function<add>("add"),
+HG_MODULE("probe", hg::function<count>("count"), hg::function<tick>("tick"), hg::function<write>("write"),
+          hg::function<add>("add"),
           hg::function<fold>("fold"), hg::function<norm>("norm"), hg::function<spin>("spin"),
           hg::function<gate>("gate"), hg::function<control>("control"), hg::function<fault>("fault"),
           hg::function<identity>("identity"))
