@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from eager_llama import teacher_forced
-from tiny_models import dequantised, random_model, write_gguf, write_hf
 from transformers import PreTrainedModel
 
 from heliograph.models.load_gguf import load_gguf
 from heliograph.models.load_hf import load_hf
+from tiny_models import dequantised, random_model, write_gguf, write_hf
 
 IDS = [(7 * i * i + 3 * i) % 250 + 3 for i in range(32)]
 CHUNKS = (16, 9, 1, 1, 5)

@@ -11,11 +11,11 @@ import pytest
 import torch
 from eager_llama import teacher_forced
 from test_llama import CHUNKS, IDS, check, expected
-from tiny_models import random_model, tokens, write_gguf
 
 from heliograph.errors import ModelError, ModelFileError, StorageError, UnsupportedModelError
 from heliograph.models.load import load_model
 from heliograph.models.load_gguf import load_gguf
+from tiny_models import random_model, tokens, write_gguf
 
 
 @pytest.fixture(scope="module")

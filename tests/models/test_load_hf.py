@@ -12,11 +12,11 @@ import torch
 from eager_llama import teacher_forced
 from safetensors.torch import load_file, save_file
 from test_llama import CHUNKS, IDS, check, expected
-from tiny_models import TEMPLATE, edit_json, random_model, write_hf
 
 from heliograph.errors import ModelError, ModelFileError, UnsupportedModelError
 from heliograph.models.load import load_model
 from heliograph.models.load_hf import INDEX, load_hf
+from tiny_models import TEMPLATE, edit_json, random_model, write_hf
 
 Tensors = dict[str, torch.Tensor]
 
