@@ -81,7 +81,7 @@ def show(name: str, difference: Difference) -> None:
     print(f"\n{name}: {difference}")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_core_passes_the_exact_gate(wanted: list[Tensor], ids_and_ours: tuple[Ids, list[Tensor]]) -> None:
     difference = compare(zip(wanted, ids_and_ours[1], strict=True))
     show("core", difference)
@@ -90,7 +90,7 @@ def test_core_passes_the_exact_gate(wanted: list[Tensor], ids_and_ours: tuple[Id
     assert difference.quantised
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_chunks_of_a_prompt_give_the_logits_of_its_decoded_tokens(
     smollm2_core: Path, ids_and_ours: tuple[Ids, list[Tensor]]
 ) -> None:
@@ -112,7 +112,7 @@ def control(reference: Reference, wanted: Sequence[Tensor], ids: Ids) -> Differe
     return compare((logits, reference.logits(prompt)) for logits, prompt in pairs)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("dtype", "passes"), [(torch.float16, True), (torch.bfloat16, False)])
 def test_f16_keys_and_values_pass_and_bf16_ones_fail(
     reference: Reference, wanted: list[Tensor], ids_and_ours: tuple[Ids, list[Tensor]], dtype: torch.dtype, passes: bool
@@ -124,7 +124,7 @@ def test_f16_keys_and_values_pass_and_bf16_ones_fail(
     assert difference.exact == passes
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_weights_without_their_minima_fail_both_gates(
     reference: Reference, wanted: list[Tensor], ids_and_ours: tuple[Ids, list[Tensor]]
 ) -> None:
