@@ -2,8 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <string>
-#include <utility>
 
 #include "futex.h"
 
@@ -11,6 +11,7 @@ namespace hg {
 namespace {
 
 constexpr uint32_t kOpen = 0x8000'0000;
+constexpr int kPatience = 32;  // looks at the others' counts, a pause each, before their chunks are taken: about 1 us
 
 // Spins until `ready` or until the time is over; says which.
 template <class F>
@@ -65,67 +66,95 @@ std::vector<int> Pool::lead_cpus(uint32_t n) const { return n == 0 ? cpus_of(0) 
 
 void Pool::run(Worker &lead, const Schedule &schedule, uint64_t launch) {
   Run run(schedule, launch);
-  bool leased = false;
-  work(lead, run, true, leased);
+  work(lead, run, 0);
   await_done(lead, run, uint32_t(schedule.chunks.size()));
-  if (leased) close_gate();
+  close_gate(run);
+  lead.end();
 }
 
-void Pool::work(Worker &worker, Run &run, bool lead, bool &leased) {
-  const uint32_t total = uint32_t(run.schedule.chunks.size());
-  uint32_t unsaid = 0, step_end = 0;  // chunks finished of the step that ends there, not yet in `done`
+void Pool::work(Worker &worker, Run &run, uint32_t lane) {
+  const Schedule &schedule = run.schedule;
+  const uint32_t lanes = schedule.workers;
+  std::atomic<uint32_t> &done = run.lanes[lane].done;
+  auto say = [&](uint32_t step, uint32_t chunks) {
+    if (chunks == 0) return;
+    // Sequentially consistent, as in await_done: the last to finish a step sees all counts, and the sleepers.
+    done.store(done.load(std::memory_order_relaxed) + chunks);
+    if (run.sleepers.load() == 0 || run.done() < schedule.end(step)) return;
+    run.wakes.fetch_add(1);
+    futex_wake_all(run.wakes);
+  };
+  bool patient = true;
   worker.begin(run.launch);
-  for (;;) {
-    if (lead && !leased && total > 1) leased = open_gate(run);
-    uint32_t index = run.next.fetch_add(1, std::memory_order_relaxed);
-    // One addition a worker and step: the counter's cache line moves between processors at each.
-    if (unsaid != 0 && index >= step_end) finish(run, std::exchange(unsaid, 0), step_end);
-    if (index >= total) break;
-    const Chunk &chunk = run.schedule.chunks[index];
-    if (run.done.load(std::memory_order_acquire) < chunk.after) await_done(worker, run, chunk.after);
+  for (uint32_t step = schedule.step_at(run.done()); step < schedule.steps(); ++step) {
+    if (lane == 0 && lanes > 1) open_gate(run);
+    await_done(worker, run, schedule.begin(step));
+    say(step, run_share(worker, run, step, lane));
+    // The others are about to end as well, unless they were not in time for the last step either, or are not there.
+    for (int i = 0; patient && i < kPatience && !alone(run) && run.done() < schedule.end(step); ++i) pause();
+    uint32_t taken = 0;
+    for (uint32_t i = 1; i < lanes && run.done() < schedule.end(step); ++i) {
+      const uint32_t chunks = run_share(worker, run, step, (lane + i) % lanes);
+      say(step, chunks);
+      taken += chunks;
+    }
+    patient = taken == 0;
+  }
+}
+
+// Runs the chunks of a lane's share of a step that nobody has taken. The step must have begun.
+uint32_t Pool::run_share(Worker &worker, Run &run, uint32_t step, uint32_t lane) {
+  const Schedule &schedule = run.schedule;
+  const uint32_t begin = schedule.share(step, lane), end = schedule.share(step, lane + 1);
+  std::atomic<uint32_t> &next = run.lanes[lane].next;
+  uint32_t taken = 0;
+  for (uint32_t seen = next.load(std::memory_order_relaxed); std::max(seen, begin) < end;) {
+    const uint32_t index = std::max(seen, begin);
+    if (!next.compare_exchange_weak(seen, index + 1, std::memory_order_relaxed)) continue;
+    seen = index + 1;
+    ++taken;
+    const Chunk &chunk = schedule.chunks[index];
     for (uint32_t i = chunk.first; i < chunk.end; ++i) {
-      const Operation &operation = run.schedule.operations[i];
+      const Operation &operation = schedule.operations[i];
       worker.at(operation.node);
       operation.run(operation.params, operation.first, operation.last);
     }
-    ++unsaid;
-    step_end = chunk.step_end;
   }
-  worker.end();
+  return taken;
 }
 
-// The last to finish a step wakes those who sleep for it. Both counters are sequentially consistent here and in
-// await_done: either the sleeper sees the new count, or we see the sleeper.
-void Pool::finish(Run &run, uint32_t chunks, uint32_t step_end) {
-  if (run.done.fetch_add(chunks) + chunks == step_end && run.sleepers.load() != 0) futex_wake_all(run.done);
+// No helper is in this launch now, so no worker but its lead.
+bool Pool::alone(const Run &run) const {
+  return run_.load(std::memory_order_relaxed) != &run || (gate_.load(std::memory_order_relaxed) & ~kOpen) == 0;
 }
 
-void Pool::await_done(Worker &worker, Run &run, uint32_t count) {
-  auto ready = [&] { return run.done.load(std::memory_order_acquire) >= count; };
+void Pool::await_done(Worker &worker, Run &run, uint32_t chunks) {
+  auto ready = [&] { return run.done() >= chunks; };
   if (spin_until(spin_, ready)) return;
   worker.end();  // who sleeps runs nothing: after a hang the page shows the node that did not end, and no other
   run.sleepers.fetch_add(1);
-  for (uint32_t seen; (seen = run.done.load()) < count;) futex_wait(run.done, seen);
+  for (uint32_t seen = run.wakes.load(); !ready(); seen = run.wakes.load()) futex_wait(run.wakes, seen);
   run.sleepers.fetch_sub(1);
 }
 
-bool Pool::open_gate(Run &run) {
-  if (helpers_.empty() || leased_.load(std::memory_order_relaxed) || leased_.exchange(true)) return false;
-  run_ = &run;
+// Gives the helpers to this launch if no other has them. Cheap when there is nothing to do.
+void Pool::open_gate(Run &run) {
+  Run *nobody = run_.load(std::memory_order_relaxed);
+  if (nobody != nullptr || helpers_.empty() || !run_.compare_exchange_strong(nobody, &run)) return;
   gate_.store(kOpen, std::memory_order_release);
   bell_.fetch_add(1);
   if (bell_sleepers_.load() != 0) futex_wake_all(bell_);
-  return true;
 }
 
 // From here on nobody enters; those inside find no chunk left and leave within a few instructions.
-void Pool::close_gate() {
+void Pool::close_gate(Run &run) {
+  if (run_.load(std::memory_order_relaxed) != &run) return;
   uint32_t inside = gate_.fetch_and(~kOpen) & ~kOpen;
   while (inside != 0) {
     if (!spin_until(spin_, [&] { return gate_.load(std::memory_order_acquire) == 0; })) futex_wait(gate_, inside);
     inside = gate_.load(std::memory_order_acquire);
   }
-  leased_.store(false, std::memory_order_release);
+  run_.store(nullptr, std::memory_order_release);
 }
 
 uint32_t Pool::await_bell(uint32_t seen) {
@@ -139,14 +168,14 @@ uint32_t Pool::await_bell(uint32_t seen) {
 
 void Pool::help(uint32_t index, uint32_t slot) {
   Worker worker(page_, slot, "hg-worker-" + std::to_string(index), cpus_of(index));
-  bool none = false;
   for (uint32_t seen = 0;;) {
     seen = await_bell(seen);
     if (stopping_.load()) return;
     uint32_t gate = gate_.load();
     while ((gate & kOpen) && !gate_.compare_exchange_weak(gate, gate + 1)) {}
     if (!(gate & kOpen)) continue;
-    work(worker, *run_, false, none);
+    work(worker, *run_.load(std::memory_order_relaxed), index);
+    worker.end();
     // The last helper out wakes a lead that sleeps in close_gate.
     if (gate_.fetch_sub(1) == 1) futex_wake_all(gate_);
   }

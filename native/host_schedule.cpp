@@ -1,10 +1,17 @@
 #include "host_schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 namespace hg {
 namespace {
+
+// A worker's share of a node comes as a half and two quarters: the large one first, so that workers of unequal speed
+// end together.
+constexpr std::array<uint32_t, 3> kPieces = {2, 1, 1};
+constexpr uint32_t kPieceUnits = 4;
 
 // The step of each node. Edges run from lower to higher numbers, so one pass in order is enough; an empty node takes
 // no step of its own.
@@ -19,27 +26,31 @@ std::vector<uint32_t> find_steps(std::span<const ScheduledNode> nodes, std::span
 
 class Builder {
  public:
-  Builder(std::span<const ScheduledNode> nodes, uint32_t workers) : nodes_(nodes), workers_(workers) {
+  Builder(std::span<const ScheduledNode> nodes, uint32_t workers) : nodes_(nodes) {
+    schedule_.workers = workers;
     schedule_.nodes = uint32_t(nodes.size());
+    schedule_.bounds.push_back(0);
     copy_params();
   }
 
-  // Nodes of one step. A step of one operation joins the chunk before it if that was one as well.
+  // Nodes of one step. A step of one chunk joins the chunk before it if that was a step as well.
   void add_step(std::span<const uint32_t> members) {
     auto &chunks = schedule_.chunks;
-    uint32_t begin = uint32_t(chunks.size());
-    for (uint32_t node : members) cut(node);
-    if (chunks.size() == begin) return;
-    bool single = chunks.size() == begin + 1;
-    if (single && last_was_single_) {
+    auto &bounds = schedule_.bounds;
+    const uint32_t workers = schedule_.workers;
+    const uint32_t begin = uint32_t(chunks.size());
+    for (uint32_t worker = 0; worker < workers; ++worker) {
+      for (uint32_t node : members) cut(node, worker);
+      bounds.push_back(uint32_t(chunks.size()));
+    }
+    const uint32_t made = uint32_t(chunks.size()) - begin;
+    if (made == 0) return bounds.resize(bounds.size() - workers);
+    if (made == 1 && last_was_single_) {
       chunks[begin - 1].end = chunks[begin].end;
       chunks.pop_back();
-    } else {
-      for (uint32_t i = begin; i < chunks.size(); ++i) chunks[i].after = begin;
+      bounds.resize(bounds.size() - workers);
     }
-    last_was_single_ = single;
-    for (uint32_t i = std::min<uint32_t>(begin, uint32_t(chunks.size()) - 1); i < chunks.size(); ++i)
-      chunks[i].step_end = uint32_t(chunks.size());
+    last_was_single_ = made == 1;
   }
 
   Schedule finish() { return std::move(schedule_); }
@@ -55,23 +66,26 @@ class Builder {
         memcpy(schedule_.params.data() + places_[i], nodes_[i].params.data(), nodes_[i].params.size());
   }
 
-  void cut(uint32_t node) {
+  // A worker's share of a node.
+  void cut(uint32_t node, uint32_t worker) {
     const ScheduledNode &it = nodes_[node];
-    // Each worker's share comes as a half and two quarters: the large ones first, so that workers of unequal speed end
-    // together, and no more than three, since taking one costs some 30 ns (two workers, November 2026).
-    const uint64_t units = uint64_t(workers_) * 4;
-    for (uint64_t unit = 0, width; unit < units; unit += width) {
-      width = workers_ == 1 ? units : unit < units / 2 ? 2 : 1;
-      uint32_t first = uint32_t(it.blocks * unit / units), last = uint32_t(it.blocks * (unit + width) / units);
-      if (first == last) continue;
-      uint32_t at = uint32_t(schedule_.operations.size());
-      schedule_.operations.push_back({it.run, schedule_.params.data() + places_[node], first, last, node});
-      schedule_.chunks.push_back({at, at + 1, 0, 0});
+    if (schedule_.workers == 1) return add(node, 0, it.blocks);
+    const uint64_t units = uint64_t(schedule_.workers) * kPieceUnits;
+    uint64_t unit = uint64_t(worker) * kPieceUnits;
+    for (uint32_t width : kPieces) {
+      add(node, uint32_t(it.blocks * unit / units), uint32_t(it.blocks * (unit + width) / units));
+      unit += width;
     }
   }
 
+  void add(uint32_t node, uint32_t first, uint32_t last) {
+    if (first == last) return;
+    const uint32_t at = uint32_t(schedule_.operations.size());
+    schedule_.operations.push_back({nodes_[node].run, schedule_.params.data() + places_[node], first, last, node});
+    schedule_.chunks.push_back({at, at + 1});
+  }
+
   std::span<const ScheduledNode> nodes_;
-  uint32_t workers_;
   Schedule schedule_;
   std::vector<size_t> places_;
   bool last_was_single_ = false;
@@ -79,11 +93,21 @@ class Builder {
 
 }  // namespace
 
+uint32_t Schedule::step_at(uint32_t done) const {
+  uint32_t low = 0, high = steps();  // the first step that ends beyond `done`
+  while (low < high) {
+    uint32_t middle = (low + high) / 2;
+    if (end(middle) > done) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
 Schedule make_schedule(std::span<const ScheduledNode> nodes, std::span<const Edge> edges, uint32_t workers) {
   std::vector<uint32_t> step = find_steps(nodes, edges);
   std::vector<uint32_t> order(nodes.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-  // One worker runs everything in construction order: no step is needed, and none waits.
+  // One worker runs everything in construction order: each node a step, and all of them one chunk.
   if (workers > 1)
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return step[a] < step[b]; });
   Builder builder(nodes, workers);
@@ -98,6 +122,8 @@ Schedule with_kernel(const Schedule &schedule, uint32_t node, hg_kernel run) {
   Schedule out;
   out.operations = schedule.operations;
   out.chunks = schedule.chunks;
+  out.bounds = schedule.bounds;
+  out.workers = schedule.workers;
   out.nodes = schedule.nodes;
   for (Operation &operation : out.operations)
     if (operation.node == node) operation.run = run;

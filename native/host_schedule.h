@@ -2,13 +2,13 @@
 // no thread, no device.
 //
 // A node lies in the step after the last step of the nodes it depends on, so nodes without a path between them share
-// a step. A step is cut into chunks; any worker may run any chunk. Chunks are numbered over the whole schedule in
-// step order and a chunk may start when all chunks of earlier steps are done, so one counter of finished chunks is
-// all that workers wait for. Consecutive steps of one chunk each become one chunk that runs its nodes in a row: a
-// chain of small nodes has no barrier inside.
+// a step. A step is cut into chunks, each of them the share of one worker, but any worker may run any chunk. A step may
+// begin when all chunks of the steps before it are done. Consecutive steps of one chunk become one chunk that runs its
+// nodes in a row: a chain of small nodes has no barrier inside.
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -32,18 +32,26 @@ struct Operation {  // some blocks of one node
 
 struct Chunk {  // operations that one worker runs in a row
   uint32_t first, end;  // in Schedule::operations
-  uint32_t after;       // chunks that must be done before
-  uint32_t step_end;    // chunks that are done when this step is
 };
 
 struct Schedule {
   std::vector<Operation> operations;
-  std::vector<Chunk> chunks;
+  std::vector<Chunk> chunks;    // by step, then by the worker whose share they are
+  std::vector<uint32_t> bounds;  // [steps * workers + 1] first chunk of each worker's share of each step
   std::vector<std::max_align_t> params;  // of all nodes, each aligned
+  uint32_t workers = 1;
   uint32_t nodes = 0;
 
+  uint32_t steps() const { return uint32_t((bounds.size() - 1) / workers); }
+  uint32_t begin(uint32_t step) const { return bounds[size_t(step) * workers]; }
+  uint32_t end(uint32_t step) const { return bounds[(size_t(step) + 1) * workers]; }
+  // Where a worker's share of a step begins; that of the worker after the last is where the step ends.
+  uint32_t share(uint32_t step, uint32_t worker) const { return bounds[size_t(step) * workers + worker]; }
+  // The step under way when so many chunks are done.
+  uint32_t step_at(uint32_t done) const;
+
   uint64_t bytes() const {
-    return operations.size() * sizeof(Operation) + chunks.size() * sizeof(Chunk) +
+    return operations.size() * sizeof(Operation) + chunks.size() * sizeof(Chunk) + bounds.size() * sizeof(uint32_t) +
            params.size() * sizeof(std::max_align_t);
   }
 };

@@ -149,11 +149,30 @@ void test_a_chain_of_small_nodes_is_one_chunk() {
     if (i) edges.push_back({i - 1, i, {}});
   }
   Schedule schedule = make_schedule(nodes, edges, 2);
-  expect(schedule.chunks.size() == 1 + 8 + 1, "a run of single blocks, one wide node, a run");
-  expect(schedule.chunks[0].end - schedule.chunks[0].first == 30 && schedule.chunks[0].step_end == 1, "the first run");
-  expect(schedule.chunks[1].after == 1 && schedule.chunks[8].step_end == 9, "the wide node");
-  expect(schedule.chunks[9].after == 9 && schedule.chunks[9].step_end == 10, "the last run waits for all blocks");
-  expect(make_schedule(nodes, edges, 1).chunks.size() == 1, "one worker needs no barrier");
+  expect(schedule.steps() == 3, "a run of single blocks, one wide node, a run");
+  expect(schedule.end(0) == 1 && schedule.chunks[0].end - schedule.chunks[0].first == 30, "the first run");
+  expect(schedule.begin(1) == 1 && schedule.share(1, 1) == 4 && schedule.end(1) == 7, "two shares of three pieces");
+  expect(schedule.begin(2) == 7 && schedule.end(2) == 8, "the last run waits for all blocks");
+  for (uint32_t done = 0; done <= 8; ++done)
+    expect(schedule.step_at(done) == (done < 1 ? 0u : done < 7 ? 1u : done < 8 ? 2u : 3u), "the step under way");
+  Schedule alone = make_schedule(nodes, edges, 1);
+  expect(alone.steps() == 1 && alone.chunks.size() == 1, "one worker needs no barrier");
+}
+
+// However a node is cut, its blocks are run once each.
+void test_every_block_is_in_one_chunk() {
+  Mix params{};
+  for (uint32_t workers : {1u, 2u, 3u, 7u, 64u})
+    for (uint32_t blocks : {1u, 2u, 5u, 64u, 1000u, 4'000'000'000u}) {
+      ScheduledNode node{mix, {reinterpret_cast<const uint8_t *>(&params), sizeof(Mix)}, blocks};
+      Schedule schedule = make_schedule({&node, 1}, {}, workers);
+      uint32_t at = 0;
+      for (const Operation &operation : schedule.operations) {
+        expect(operation.first == at && operation.last > at, "pieces follow each other");
+        at = operation.last;
+      }
+      expect(at == blocks && schedule.end(0) == schedule.chunks.size(), "to the end");
+    }
 }
 
 void test_an_empty_node_orders_without_a_step() {
@@ -161,15 +180,15 @@ void test_an_empty_node_orders_without_a_step() {
   auto bytes = [&](int i) { return std::span(reinterpret_cast<const uint8_t *>(&params[i]), sizeof(Mix)); };
   std::vector<ScheduledNode> nodes = {{mix, bytes(0), 8}, {nullptr, {}, 0}, {mix, bytes(1), 8}};
   std::vector<Edge> edges = {{0, 1, {}}, {1, 2, {}}};
-  Schedule schedule = make_schedule(nodes, edges, 2);
-  expect(schedule.chunks.size() == 16 && schedule.chunks[8].after == 8, "the third node waits for the first");
-  expect(make_schedule(nodes, {}, 2).chunks[8].after == 0, "without edges it does not");
+  expect(make_schedule(nodes, edges, 2).steps() == 2, "the third node waits for the first");
+  expect(make_schedule(nodes, {}, 2).steps() == 1, "without edges it does not");
 }
 
 }  // namespace
 
 int main() {
   test_a_chain_of_small_nodes_is_one_chunk();
+  test_every_block_is_in_one_chunk();
   test_an_empty_node_orders_without_a_step();
   test_results_do_not_depend_on_workers();
   test_two_leads_share_the_helpers();
