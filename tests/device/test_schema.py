@@ -18,15 +18,24 @@ OTHER = SCHEMA + 41
 
 @pytest.fixture(scope="module")
 def other_extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The extension, built from the same sources with another schema number."""
-    build = tmp_path_factory.mktemp("schema")
-    cmake = Path(sys.executable).parent / "cmake"
-    options = [f"-DHELIOGRAPH_SCHEMA={OTHER}", "-DHELIOGRAPH_HOST_KERNELS=OFF", "-DCMAKE_BUILD_TYPE=None"]
-    tools = [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_CXX_FLAGS=-O0", "-G", "Ninja"]
-    environment = os.environ | {"PATH": f"{cmake.parent}:{os.environ['PATH']}"}
-    for command in ([cmake, "-S", ROOT, "-B", build, *options, *tools], [cmake, "--build", build, "-j", "2"]):
-        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, env=environment)
-    return next(build.glob("_native*.so"))
+    """The extension, built with another schema number: the file that states it is compiled anew, then all is linked."""
+    folder = tmp_path_factory.mktemp("schema")
+    build = max(ROOT.glob("build/cp*"), key=lambda path: path.stat().st_mtime)
+    ninja = Path(sys.executable).parent / "ninja"
+    listed = subprocess.run(
+        [str(ninja), "-C", str(build), "-t", "commands", "_native"], check=True, capture_output=True
+    )
+    commands = listed.stdout.decode().splitlines()
+    compile_it = next(line for line in commands if line.startswith("/") and line.endswith("native/module.cpp"))
+    link_it = next(line for line in commands if f" -o {Path(_native.__file__).name} " in line)
+    stated, theirs = f"-DHELIOGRAPH_SCHEMA={SCHEMA} ", f"-DHELIOGRAPH_SCHEMA={OTHER} "
+    assert stated in compile_it
+    output, extension = "CMakeFiles/_native.dir/native/module.cpp.o", folder / Path(_native.__file__).name
+    compile_it = compile_it.replace(stated, theirs).replace(output, str(folder / "module.o"))
+    link_it = link_it.replace(output, str(folder / "module.o")).replace(f" -o {extension.name} ", f" -o {extension} ")
+    for command in (compile_it, link_it):
+        subprocess.run(command, shell=True, check=True, cwd=build)
+    return extension
 
 
 def import_with(extension: Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -40,7 +49,6 @@ def import_with(extension: Path, folder: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(folder)})
 
 
-@pytest.mark.timeout(900)
 def test_an_extension_of_another_schema_is_one_error_that_names_both_and_says_to_rebuild(
     other_extension: Path, tmp_path: Path
 ) -> None:
@@ -49,7 +57,7 @@ def test_an_extension_of_another_schema_is_one_error_that_names_both_and_says_to
     last = run.stderr[run.stderr.index("SchemaMismatchError") :]
     assert {int(number) for number in re.findall(r"schema (\d+)", last)} == {SCHEMA, OTHER}
     assert "rebuild" in last
-    assert run.stderr.count("Error") == 1
+    assert run.stderr.count("Traceback") == 1
 
 
 def test_the_installed_extension_is_accepted(tmp_path: Path) -> None:
