@@ -24,14 +24,15 @@ TSAN_OPTIONS=halt_on_error=1 "$build/native_pool_test"
 
 # The package with this extension: the sources, the kernel modules as they are, and no editable install (-S).
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-cmake -S . -B "$build/extension" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHELIOGRAPH_SANITIZE=address \
+cmake -S . -B "$build/extension" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DHELIOGRAPH_SANITIZE=address \
   -DHELIOGRAPH_HOST_KERNELS=OFF -DPython_EXECUTABLE="$PWD/.venv/bin/python" >/dev/null
 cmake --build "$build/extension" >/dev/null
 package=$build/package/heliograph
 rm -rf "$package" && mkdir -p "$package"
 ln -s "$PWD"/src/heliograph/* "$package/"
 ln -s "$PWD/$build"/extension/_native*.so "$site/heliograph/_kernels" "$package/"
-LD_PRELOAD=$("$compiler" -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:handle_segv=0 \
+preload=$("$compiler" -print-file-name=libasan.so):$("$compiler" -print-file-name=libstdc++.so)
+LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:handle_segv=0 \
   PYTHONPATH="$build/package:$site" .venv/bin/python -S -m pytest -q -p no:cacheprovider -k "not fake-cuda" \
   tests/conformance/test_memory.py tests/conformance/test_graphs.py tests/conformance/test_streams.py \
   tests/conformance/test_capture.py tests/device/test_modules.py \

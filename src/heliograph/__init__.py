@@ -17,13 +17,12 @@ Importing this package loads the extension and compares its schema with ours; no
 
 from __future__ import annotations
 
-from typing import Final
-
 from heliograph import _native
 from heliograph.errors import SchemaMismatchError
 
-# Raised with every change of what Python and the extension say to each other, here and in CMakeLists.txt.
-SCHEMA: Final = 1
+# Raised with every change of what Python and the extension say to each other, here and in CMakeLists.txt. (No type
+# annotation: `typing` is most of the time that importing this package would take.)
+SCHEMA = 1
 
 if _native.SCHEMA != SCHEMA:
     raise SchemaMismatchError(
