@@ -137,7 +137,15 @@ def test_numbers_join_tensors_as_in_pytorch(
         x.view(-1)[0] = number
     x = strided(x, source)
     got, want = ours(overload(name), x, number, level=level), theirs(overload(name), x, number)
-    assert all_equal(got, want) if want.out.dtype not in FLOATS else close(got.out, want.out)
+    if name == "floor_divide.default" and want.out.dtype in (torch.float16, torch.bfloat16):
+        assert beside_an_integer(got.out, want.out, 1)
+    else:
+        assert all_equal(got, want) if want.out.dtype not in FLOATS else close(got.out, want.out)
+
+
+def beside_an_integer(got: torch.Tensor, want: torch.Tensor, step: int) -> bool:
+    """A quotient beside an integer may round to either side in half types, where PyTorch rounds before it floors."""
+    return within(got, want, want.double().abs().nan_to_num(0.0, 0.0, 0.0) * 2.0**-7 + step)
 
 
 @examples(120)
@@ -151,7 +159,11 @@ def test_alpha_scales_the_second_operand(
     source = generator(seed)
     a, b = (strided(values(shape, dtype, source), source) for _ in range(2))
     got, want = (run(overload(name), a, b, alpha=alpha) for run in (ours, theirs))
-    assert close(got.out, want.out) if dtype in FLOATS else all_equal(got, want)
+    if dtype in FLOATS:  # what is left after a cancellation is as exact as its terms were
+        terms = (a.double().abs() + abs(alpha) * b.double().abs()).nan_to_num(0.0, 0.0, 0.0)
+        assert within(got.out, want.out, terms * 4 * torch.finfo(dtype).eps)
+    else:
+        assert all_equal(got, want)
 
 
 @examples(200)
@@ -167,24 +179,26 @@ def test_rounded_division(
     if not b.is_floating_point():
         b[b == 0] = 3
     got, want = (run(aten.div.Tensor_mode, a, b, rounding_mode=mode) for run in (ours, theirs))
-    # A quotient beside an integer may round to either side in half types, where PyTorch rounds before it floors.
     if mode is None or want.out.dtype in (torch.float16, torch.bfloat16):
-        assert within(
-            got.out, want.out, want.out.double().abs().nan_to_num(0.0, 0.0, 0.0) * 2.0**-7 + (mode is not None)
-        )
+        assert beside_an_integer(got.out, want.out, mode is not None)
     else:
         assert all_equal(got, want)
 
 
 def test_division_by_integer_zero_gives_zero_and_no_fault() -> None:
+    """PyTorch raises, and dies of the smallest integer divided by -1: neither is asked here."""
     a = torch.tensor([5, -5, -(2**63)])
+    shaped = [torch.empty_like(a)]
+    zero = torch.zeros_like(a)
     for op, kwargs in (
         (aten.div.Tensor_mode, {"rounding_mode": "floor"}),
         (aten.fmod.Tensor, {}),
         (aten.remainder.Tensor, {}),
     ):
-        assert ours(op, a, torch.zeros(3, dtype=torch.int64), **kwargs).out.tolist() == [0, 0, 0]
-    assert ours(aten.div.Tensor_mode, a, torch.tensor(-1), rounding_mode="trunc").out.tolist() == [-5, 5, -(2**63)]
+        assert ours(op, a, zero, returns=shaped, **kwargs).out.tolist() == [0, 0, 0]
+    minus_one = torch.full_like(a, -1)
+    got = ours(aten.div.Tensor_mode, a, minus_one, returns=shaped, rounding_mode="trunc")
+    assert got.out.tolist() == [-5, 5, -(2**63)]
 
 
 @examples(200)
