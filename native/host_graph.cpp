@@ -162,6 +162,7 @@ HostExecutable::HostExecutable(std::shared_ptr<HostDevice> device, const std::ve
   std::set<std::shared_ptr<Function>> functions;
   for (const Node &node : nodes)
     if (node.kernel.function) functions.insert(node.kernel.function);
+  // holds: R4 tests/conformance/test_lifetimes.py::test_what_a_module_gave_keeps_it_loaded
   functions_.assign(functions.begin(), functions.end());
   device_->budget().take("instantiating a graph", device_bytes());  // last: nothing after it can fail
   device_->counts().executables_created.fetch_add(1);

@@ -132,6 +132,7 @@ HostReservation::HostReservation(std::shared_ptr<HostDevice> device, uint64_t ad
 }
 
 HostReservation::~HostReservation() {
+  // holds: R4 tests/conformance/test_lifetimes.py::test_memory_is_not_unmapped_under_running_work
   device_->await_idle();
   munmap(at(0), span_);
   device_->budget().give(parts_.bytes());

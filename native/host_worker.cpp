@@ -62,7 +62,8 @@ namespace {
 void on_fault(int signal, siginfo_t *info, void *context) {
   const Worker *worker = current;
   if (!worker || !inside_kernel(*worker)) return chain(signal, info, context);
-  record_fault(*worker, signal, reinterpret_cast<uint64_t>(info->si_addr));
+  // A handler that was installed after ours has passed the signal on by sending it again: the address is lost then.
+  record_fault(*worker, signal, info->si_code > 0 ? reinterpret_cast<uint64_t>(info->si_addr) : 0);
   die_by(signal, info);
 }
 

@@ -210,6 +210,19 @@ ctypes.string_at(0)
     assert read_fault(page(status)) is None
 
 
+def test_a_handler_installed_later_passes_the_fault_on(status: int) -> None:
+    script = """
+import faulthandler
+faulthandler.enable()
+graph("fault", 0x160130000000, 0, before=3).launch(stream)
+stream.synchronize()
+"""
+    assert die(script, status) == signal.SIGSEGV
+    fault = read_fault(page(status))
+    assert fault is not None
+    assert (fault["signal"], fault["launch"], fault["node"], fault["address"]) == (signal.SIGSEGV, 0, 3, 0)
+
+
 def test_a_signal_that_was_sent_is_no_fault_of_a_kernel(status: int) -> None:
     process = start("print('ready', flush=True); sys.stdin.read() if False else __import__('time').sleep(60)", status)
     assert process.stdout is not None
