@@ -8,6 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import settings
+
+# CI draws the same examples every time; elsewhere they are random, and a failure prints how to repeat it.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("local", deadline=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+torch.set_num_threads(1)  # its threads spin while they wait, which starves what runs beside them
 
 ROOT = Path(__file__).parent.parent
 pytest_plugins = ["fake_cuda.fixtures"]
