@@ -140,7 +140,7 @@ class Event : public std::enable_shared_from_this<Event> {
 class Stream {  // destroying it does not wait: work that it has still runs
  public:
   virtual ~Stream() = default;
-  // Submits work, or adds a node when the stream is capturing.
+  // Submits work, or adds a node when the stream is capturing. Waits while the stream has too much to do already.
   virtual void submit(Node node) = 0;
   virtual void record(const std::shared_ptr<Event> &event) = 0;
   virtual void wait(const std::shared_ptr<Event> &event) = 0;

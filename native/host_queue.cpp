@@ -17,7 +17,8 @@ StreamQueue::~StreamQueue() {
 
 void StreamQueue::push(const std::function<Task()> &make) {
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.size() < kDepth || stopping_; });
     if (stopping_)
       throw Error("UsageError", "submitting work to a stream", "a closed device", "an open device", "open a device");
     tasks_.push_back(make());

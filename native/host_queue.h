@@ -19,11 +19,14 @@ struct Task {
 
 class StreamQueue {
  public:
+  static constexpr size_t kDepth = 1024;  // tasks that wait; one more waits in push()
+
   StreamQueue(Pool &pool, StatusPage &page, uint32_t number);
   ~StreamQueue();  // stop()
   StreamQueue(const StreamQueue &) = delete;
 
-  // `make` runs with the queue locked, so what it numbers is in the order of the queue. Throws UsageError once stopped.
+  // `make` runs with the queue locked, so what it numbers is in the order of the queue. Waits while the queue is
+  // full. Throws UsageError once stopped.
   void push(const std::function<Task()> &make);
   void await_all();   // what was pushed before this call
   bool idle() const;  // nothing pushed that is not done

@@ -189,6 +189,34 @@ def test_a_stream_makes_progress_while_another_is_blocked(probe: Probe) -> None:
     assert probe.word(counter) == 8
 
 
+def test_submitting_waits_while_a_stream_has_too_much_to_do() -> None:
+    """A bound on the queue: a thread that submits faster than the device works is slowed down, not served from memory."""
+    probe = Probe(HostDevice(workers=1))
+    flag, counter = probe.take(), probe.take()
+    stream = probe.device.create_stream()
+    probe.launch(stream, "gate", flag, counter)
+    submitted = 0
+
+    def submit() -> None:
+        nonlocal submitted
+        for _ in range(3000):
+            probe.launch(stream, "count", counter)
+            submitted += 1
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    end = time.monotonic() + 10
+    while submitted < 1024 and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert 1024 <= submitted <= 1025
+    probe.launch(probe.device.create_stream(), "write", flag, 1)
+    thread.join()
+    stream.synchronize()
+    assert probe.word(counter) == 3001
+    probe.close()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_two_graphs_run_at_once_on_two_streams(workers: int) -> None:
     probe = Probe(HostDevice(workers=workers))
