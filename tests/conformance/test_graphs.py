@@ -174,6 +174,22 @@ def test_one_template_gives_many_executables(probe: Probe) -> None:
     assert (probe.counter("executables_created"), probe.counter("executables_live")) == (8, 0)
 
 
+def test_counters_tell_what_was_created_and_what_is_left(probe: Probe) -> None:
+    cell = probe.take()
+    names = ("templates_created", "executables_created", "executables_live", "launches", "nodes_run")
+    assert [probe.counter(name) for name in names] == [0, 0, 0, 0, 0]
+    assert probe.counter("modules_loaded") == probe.counter("modules_live") == 1
+    template = probe.device.create_template()
+    first = probe.add(template, "count", cell)
+    probe.add(template, "count", cell, after=[first])
+    executable = template.instantiate()
+    probe.run(executable, times=3)
+    assert [probe.counter(name) for name in names] == [1, 1, 1, 3, 6]
+    executable.close()
+    assert probe.counter("executables_live") == 0
+    assert probe.word(cell) == 6
+
+
 def test_an_empty_graph_runs(probe: Probe) -> None:
     executable = probe.device.create_template().instantiate()
     probe.run(executable, times=3)
