@@ -15,7 +15,7 @@ demo: build
 	.venv/bin/python scripts/demo.py
 
 test: build .venv-serve/.done
-	.venv/bin/python -m pytest $(PYTEST)
+	.venv/bin/python scripts/test.py $(PYTEST)
 
 check: build
 	scripts/check
