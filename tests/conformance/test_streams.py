@@ -190,7 +190,7 @@ def test_a_stream_makes_progress_while_another_is_blocked(probe: Probe) -> None:
 
 
 def test_submitting_waits_while_a_stream_has_too_much_to_do() -> None:
-    """A bound on the queue: a thread that submits faster than the device works is slowed down, not served from memory."""
+    """A bound on the queue: a thread that submits faster than the device works is slowed down, memory does not grow."""
     probe = Probe(HostDevice(workers=1))
     flag, counter = probe.take(), probe.take()
     stream = probe.device.create_stream()
