@@ -171,7 +171,8 @@ HostExecutable::HostExecutable(std::shared_ptr<HostDevice> device, const std::ve
 }
 
 HostExecutable::~HostExecutable() {
-  if (!device_->forked()) flights_->drain();  // holds: R4 tests/conformance/test_lifetimes.py::test_dropping_an_executable_waits_for_its_launches
+  // holds: R4 tests/conformance/test_lifetimes.py::test_an_executable_is_not_freed_under_its_launches
+  if (!device_->forked()) flights_->drain();
   device_->budget().give(device_bytes());
   device_->counts().executables_live.fetch_sub(1);
   device_->counts().executable_bytes.fetch_sub(device_bytes());

@@ -158,6 +158,18 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", PREAMBLE + script], capture_output=True, text=True, timeout=60)
 
 
+def test_an_executable_is_not_freed_under_its_launches() -> None:
+    """In a process of its own: workers that run on freed memory do anything."""
+    done = run("""
+for _ in range(2):
+    executable.launch(stream)
+del executable
+print(probe.word(cell), flush=True)
+os._exit(0)
+""")
+    assert (done.returncode, done.stdout) == (0, "2\n")
+
+
 @pytest.mark.parametrize(
     "end",
     [
