@@ -6,12 +6,13 @@
 // when all chunks are, and the gate is closed when all helpers that came have left.
 //
 // In each step a worker runs its own share, says so, and waits for the others; if that takes longer than a moment it
-// takes chunks of theirs. Each worker has a cache line that it alone writes when all goes well, so a barrier costs one
-// line's way there and back (two cores, 2026-11-30: 0.15 us a node, against 0.4 us with counters that all share).
+// takes chunks of theirs. When all goes well nobody writes a cache line that another writes, and a barrier costs little
+// more than one line's way from core to core (docs/decisions/0002-worker-pool.md has the numbers).
 //
 // Waiting is a bounded spin, then sleep. With more threads than processors nobody spins: the one that is waited for
 // may need the processor.
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -30,23 +31,28 @@ struct PoolOptions {
   std::chrono::microseconds spin{50};
 };
 
+// What one worker did in a step: the step's number plus one, and how many of its chunks. Each step has a line of its
+// own, used again kSaid steps later, so its owner can take it back from those who read it well before it writes it.
+struct Said {
+  alignas(64) std::atomic<uint64_t> value{0};
+};
+constexpr uint32_t kSaid = 8;
+
 // One worker's part in a launch.
 struct Lane {
   alignas(64) std::atomic<uint32_t> next{0};  // its first chunk that nobody has taken; only ever raised
-  alignas(64) std::atomic<uint32_t> done{0};  // chunks it has finished, its own and others'
+  std::array<Said, kSaid> said;
 };
 
 // The launch under way, shared by its lead (lane 0) and the helpers that joined.
 struct Run {
   Run(const Schedule &schedule, uint64_t launch) : schedule(schedule), launch(launch), lanes(schedule.workers) {}
-  uint32_t done() const {
-    uint32_t sum = 0;
-    for (const Lane &lane : lanes) sum += lane.done.load();
-    return sum;
-  }
+  // All chunks of a step are done. A worker that has said something about a later step proves it as well.
+  bool complete(uint32_t step) const;
   const Schedule &schedule;
   const uint64_t launch;
   std::vector<Lane> lanes;
+  alignas(64) std::atomic<uint32_t> at{0};  // the lead's step: where a helper that comes begins to look
   alignas(64) std::atomic<uint32_t> sleepers{0};
   std::atomic<uint32_t> wakes{0};  // sleepers sleep on it
 };
@@ -70,7 +76,8 @@ class Pool {
   void work(Worker &worker, Run &run, uint32_t lane);
   uint32_t run_share(Worker &worker, Run &run, uint32_t step, uint32_t lane);
   bool alone(const Run &run) const;
-  void await_done(Worker &worker, Run &run, uint32_t chunks);
+  static void say(Run &run, uint32_t step, uint32_t lane, uint32_t chunks);
+  void await_step(Worker &worker, Run &run, uint32_t step);
   void open_gate(Run &run);
   void close_gate(Run &run);
   uint32_t await_bell(uint32_t seen);

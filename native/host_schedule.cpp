@@ -93,16 +93,6 @@ class Builder {
 
 }  // namespace
 
-uint32_t Schedule::step_at(uint32_t done) const {
-  uint32_t low = 0, high = steps();  // the first step that ends beyond `done`
-  while (low < high) {
-    uint32_t middle = (low + high) / 2;
-    if (end(middle) > done) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
 Schedule make_schedule(std::span<const ScheduledNode> nodes, std::span<const Edge> edges, uint32_t workers) {
   std::vector<uint32_t> step = find_steps(nodes, edges);
   std::vector<uint32_t> order(nodes.size());

@@ -47,8 +47,6 @@ struct Schedule {
   uint32_t end(uint32_t step) const { return bounds[(size_t(step) + 1) * workers]; }
   // Where a worker's share of a step begins; that of the worker after the last is where the step ends.
   uint32_t share(uint32_t step, uint32_t worker) const { return bounds[size_t(step) * workers + worker]; }
-  // The step under way when so many chunks are done.
-  uint32_t step_at(uint32_t done) const;
 
   uint64_t bytes() const {
     return operations.size() * sizeof(Operation) + chunks.size() * sizeof(Chunk) + bounds.size() * sizeof(uint32_t) +
