@@ -7,6 +7,9 @@
 #include <stdint.h>
 
 #if defined(__AVX2__) || defined(__SSE2__)
+// Its allocation functions need malloc, which a freestanding <stdlib.h> (g++ 13) does not have: left out by their guards.
+#define _MM_MALLOC_H_INCLUDED
+#define __MM_MALLOC_H
 #include <immintrin.h>
 #endif
 
