@@ -30,6 +30,7 @@ EXIT_CODES: tuple[tuple[type[errors.HeliographError], int], ...] = (
     (errors.DeviceError, 6),
     (errors.StorageError, 7),
     (errors.SchemaMismatchError, 8),
+    (errors.ServeError, 9),
 )
 
 

@@ -1,0 +1,41 @@
+"""Every bound of the server in one table: no wait, count or size is unbounded, and none is stated elsewhere.
+
+Times are seconds. docs/serving.md shows this table; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    # ---- a request
+    body: int = 8 << 20  # bytes of a request's body
+    header: int = 64 << 10  # bytes of a request's line and headers
+    messages: int = 4096  # messages of a conversation
+    stops: int = 16  # stop strings
+    stop_length: int = 1024  # characters of one
+    biases: int = 256  # entries of logit_bias that a request may name; the core's own bound may be lower
+    prompts: int = 64  # prompts of one completion request
+    render: float = 10.0  # to render a chat template
+    body_wait: float = 30.0  # for a request's body to arrive
+    # ---- the queue
+    waiting: int = 1024  # requests that wait or run; more are answered 503
+    hold: float = 120.0  # an early request waits this long for the server to become ready
+    # ---- a connection
+    stall: float = 60.0  # a client that takes nothing for so long is dropped
+    keep_alive: float = 75.0  # an idle connection stays open
+    ping: float = 15.0  # an SSE comment after so much silence
+    # ---- the worker
+    start: float = 300.0  # from its start to Ready
+    silence: float = 120.0  # without a frame while rows are under way: it hangs
+    unsent: int = 16 << 20  # bytes of frames that the front has not taken: the worker pauses
+    # ---- the end
+    shutdown: float = 30.0  # SIGTERM: running requests may end
+    stop: float = 5.0  # the worker may end after Stop, before it is killed
+    restarts: int = 3  # of the worker within `restart_window`; then the server ends
+    restart_window: float = 60.0
+
+
+LIMITS = Limits()
