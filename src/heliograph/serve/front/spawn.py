@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -17,25 +16,27 @@ class Process:
 
     def __init__(self, pid: int, end: socket.socket) -> None:
         self._pid = pid
+        self._reaped = False  # from then on the number may be another process's
         self.socket = end
 
     def kill(self) -> None:
         """No effect on one that has ended."""
-        with contextlib.suppress(ProcessLookupError):
+        if not self._reaped:
             os.kill(self._pid, signal.SIGKILL)
 
     async def ended(self) -> int:
         """Waits until the process has ended, however long that takes; gives its exit status, negative for a signal."""
         descriptor = os.pidfd_open(self._pid)
         loop = asyncio.get_running_loop()
-        readable = loop.create_future()
+        over = asyncio.Event()
         try:
-            loop.add_reader(descriptor, lambda: readable.done() or readable.set_result(None))
-            await readable
+            loop.add_reader(descriptor, over.set)
+            await over.wait()
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
         _, status = os.waitpid(self._pid, 0)
+        self._reaped = True
         return os.waitstatus_to_exitcode(status)
 
 

@@ -4,17 +4,15 @@ is bound before anything heavy is imported, and the tokenizer is read in a threa
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
-import threading
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.errors import HeliographError, UsageError
-from heliograph.serve.front.spawn import Process, spawn
+from heliograph.serve.front.spawn import spawn
 from heliograph.serve.limits import LIMITS
 
 if TYPE_CHECKING:
@@ -65,8 +63,7 @@ def serve(options: Options, report: Report) -> int:
     try:
         listener = listen(options.host, options.port)
         report.listening(url_of(listener))
-        face: Future[Face] = Future()
-        threading.Thread(target=_load_face, args=(options.core, face), name="text", daemon=True).start()
+        face = ThreadPoolExecutor(1, "face").submit(_load_face, options.core)
         raise_descriptors()
         from heliograph.serve.front.server import run  # noqa: PLC0415  100 ms of imports, while the worker starts
 
@@ -111,14 +108,7 @@ def raise_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _load_face(core: Path, face: Future[Face]) -> None:
+def _load_face(core: Path) -> Face:
     from heliograph.serve.front.face import load_face  # noqa: PLC0415  in its thread, beside the server's imports
 
-    try:
-        face.set_result(load_face(core))
-    except HeliographError as error:
-        face.set_exception(error)
-    except OSError as error:
-        face.set_exception(
-            UsageError(f"opening {core}", found=os.strerror(error.errno or 0), required="a core", hint="check the path")
-        )
+    return load_face(core)
