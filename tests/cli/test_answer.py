@@ -96,28 +96,28 @@ def test_an_event_of_another_kind_is_an_error(data: bytes) -> None:
 
 def test_a_refusal_is_an_error_that_says_what_the_server_said() -> None:
     steps = refusal(503, message="the queue is full", type="overloaded_error")
-    with pytest.raises(AnswerError) as caught, asked(*steps):
-        pass
+    with asked(*steps) as answer, pytest.raises(AnswerError) as caught:
+        list(answer)
     assert "503" in caught.value.found
     assert "the queue is full" in caught.value.found
 
 
 def test_an_answer_that_is_no_stream_is_an_error() -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi"
-    with pytest.raises(AnswerError), asked(page):
-        pass
+    with asked(page) as answer, pytest.raises(AnswerError):
+        list(answer)
 
 
 def test_a_connection_that_ends_before_the_answer_is_an_error() -> None:
-    with pytest.raises(AnswerError), asked():
-        pass
+    with asked() as answer, pytest.raises(AnswerError):
+        list(answer)
 
 
 def test_where_nothing_listens_is_an_error_of_its_own() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(UnreachableError):
-        Answer(Server.at(f"127.0.0.1:{port}"), REQUEST)
+        list(Answer(Server.at(f"127.0.0.1:{port}"), REQUEST))
 
 
 def test_tokens_per_second_counts_the_tokens_after_the_first() -> None:

@@ -54,7 +54,18 @@ def test_options_are_fields_of_the_request_and_what_is_not_given_is_not_sent() -
     assert contents(script, 0) == [("system", "Be brief."), ("user", "Hi")]
     expected = {"model": "m", "max_tokens": 5, "temperature": 0.5, "seed": 7}
     assert {name: given[name] for name in expected} == expected
-    assert not set(expected) & set(bare)
+    assert set(expected) & set(bare) == {"model"}
+
+
+def test_the_only_model_of_a_server_needs_no_name_and_of_several_one_must_be_named() -> None:
+    with serving(whole("a")) as script:
+        chat(script.url, "--message", "Hi")
+    assert script.requests[0]["model"] == "scripted"
+    for models in ((), ("one", "two")):
+        with serving(whole("a"), models=models) as script:
+            chat(script.url, "--message", "Hi", check=2)
+            chat(script.url, "--message", "Hi", "--model", "two")
+        assert [request["model"] for request in script.requests] == ["two"]
 
 
 def test_a_script_gets_one_object() -> None:
@@ -160,10 +171,17 @@ def test_end_of_input_ends_a_conversation() -> None:
 
 
 def test_an_interrupt_stops_the_answer_alone_and_what_was_said_stays() -> None:
-    endless = [STREAM, piece("On and"), UntilClientLeaves()]
-    with serving(endless, whole("Yes.")) as script, terminal(script.url) as person:
+    silent, endless = [UntilClientLeaves()], [STREAM, piece("On and"), UntilClientLeaves()]
+    with serving(silent, endless, whole("Yes.")) as script, terminal(script.url) as person:
         person.see("> ")
         person.type("\x03")
+        person.see("> ")
+        person.type("Nothing?\n")
+        assert script.asked.wait(LIMIT)
+        person.type("\x03")
+        assert script.left.wait(LIMIT)
+        script.left.clear()
+        person.see("stopped")
         person.see("> ")
         person.type("Go on.\n")
         person.see("On and")
@@ -177,6 +195,14 @@ def test_an_interrupt_stops_the_answer_alone_and_what_was_said_stays() -> None:
         person.type("\x04")
         assert person.end() == 0
     assert contents(script) == [("user", "Go on."), ("assistant", "On and"), ("user", "Enough?")]
+
+
+def test_an_interrupt_ends_a_command_that_asks_once() -> None:
+    with serving([UntilClientLeaves()]) as script, terminal(script.url, "--message", "Hi") as person:
+        assert script.asked.wait(LIMIT)
+        person.type("\x03")
+        assert person.end() == 130
+        assert script.left.wait(LIMIT)
 
 
 def test_an_error_leaves_the_conversation_as_it_was() -> None:

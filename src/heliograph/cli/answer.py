@@ -19,7 +19,8 @@ from heliograph.errors import AnswerError, UnreachableError, UsageError
 CONNECT = 5.0  # seconds
 SILENCE = 180.0  # seconds without a byte; a server that is starting holds a request for up to 120
 MAX_LINE = 1 << 20  # bytes of one line of a stream
-MAX_ERROR = 1 << 16  # bytes of an error's body that are read
+MAX_BODY = 1 << 20  # bytes that are read of an error or a list
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,50 +66,79 @@ class Server:
         connection.sock.settimeout(SILENCE)
         return connection
 
+    def only_model(self) -> str:
+        """The name of the one model that the server has. A server that is starting answers when it is ready."""
+        connection = self.connect()
+        try:
+            connection.request("GET", f"{self.path}/v1/models")
+            response = connection.getresponse()
+            body = response.read(MAX_BODY)
+            if response.status != 200:
+                raise self.refused(response, body)
+            names = [str(model["id"]) for model in json.loads(body)["data"]]
+        except (OSError, HTTPException) as error:
+            raise self.wrong(f"the connection lost ({error})") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise self.wrong("something else than a list of models") from error
+        finally:
+            connection.close()
+        if len(names) != 1:
+            raise UsageError(
+                f"choosing a model of {self}", found=", ".join(names) or "no model", required="exactly one",
+                hint="name one: --model NAME",
+            )  # fmt: skip
+        return names[0]
+
+    def refused(self, response: HTTPResponse, body: bytes) -> AnswerError:
+        try:
+            text = message_of(json.loads(body))
+        except ValueError:
+            text = f"a body of type {response.headers.get_content_type()}"
+        return self.wrong(f"status {response.status}: {text}")
+
+    def wrong(self, found: str) -> AnswerError:
+        return AnswerError(
+            f"asking {self}", found=found, required="an answer in the OpenAI dialect",
+            hint="a 503 passes: try again; otherwise see the server's output and its /health",
+        )  # fmt: skip
+
 
 class Answer:
-    """An answer under way. Iterate over it for its pieces of text; the rest is known once they have ended."""
+    """One answer. Iterating over it sends the request and gives the pieces of text; afterwards the rest is known."""
 
     def __init__(self, server: Server, request: Mapping[str, object]) -> None:
-        """Sends a request of the chat dialect; it is made a streaming one with usage."""
-        self.id = self.model = self.finish_reason = ""
+        """``request``: of the chat dialect; it is made a streaming one with usage."""
+        self.id = self.model = self.finish_reason = self.text = ""
         self.usage: dict[str, Any] = {}
-        self.first_ns = self.last_ns = 0  # on the monotonic clock, which all processes of a machine share
-        self._doing = f"asking {server}"
-        body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
-        self._connection = server.connect()
-        self.sent_ns = time.monotonic_ns()
-        try:
-            headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-            self._connection.request("POST", f"{server.path}/v1/chat/completions", body.encode(), headers)
-            self._response = self._connection.getresponse()
-            self._check(self._response)
-        except (OSError, HTTPException) as error:
-            self.close()
-            raise self._broken(error) from error
-        except AnswerError:
-            self.close()
-            raise
+        self.sent_ns = self.first_ns = self.last_ns = 0  # on the monotonic clock, which a machine's processes share
+        self._server = server
+        self._body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}}).encode()
+        self._connection: HTTPConnection | None = None
 
     def __enter__(self) -> Answer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Ends the connection, at which a server stops answering."""
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def __iter__(self) -> Iterator[str]:
+        self._connection = connection = self._server.connect()
+        self.sent_ns = time.monotonic_ns()
         try:
-            for data in events(self._response):
+            headers = {"Content-Type": "application/json", "Accept": EVENTS}
+            connection.request("POST", f"{self._server.path}/v1/chat/completions", self._body, headers)
+            response = connection.getresponse()
+            if response.status != 200 or response.headers.get_content_type() != EVENTS:
+                raise self._server.refused(response, response.read(MAX_BODY))
+            for data in events(response):
                 if data == b"[DONE]":
                     return
                 yield from self._take(data)
         except (OSError, HTTPException) as error:
             raise self._broken(error) from error
-        raise self._broken(None)
+        raise self._broken("closed by the server")
 
     @property
     def tokens(self) -> int:
@@ -123,7 +153,7 @@ class Answer:
         try:
             chunk = json.loads(data)
             if "error" in chunk:
-                raise self._error(f"the answer broken off: {message_of(chunk)}")
+                raise self._server.wrong(f"the answer broken off: {message_of(chunk)}")
             self.id, self.model = chunk["id"], chunk["model"]
             self.usage = chunk.get("usage") or self.usage
             for choice in chunk["choices"]:
@@ -131,28 +161,13 @@ class Answer:
                 if text := choice["delta"].get("content"):
                     self.last_ns = time.monotonic_ns()
                     self.first_ns = self.first_ns or self.last_ns
+                    self.text += text
                     yield text
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise self._error(f"{data[:200]!r} in the stream") from error
+            raise self._server.wrong(f"{data[:200]!r} in the stream") from error
 
-    def _check(self, response: HTTPResponse) -> None:
-        kind = response.headers.get_content_type()
-        if response.status == 200 and kind == "text/event-stream":
-            return
-        try:
-            text = message_of(json.loads(response.read(MAX_ERROR)))
-        except ValueError:
-            text = f"a body of type {kind}"
-        raise self._error(f"status {response.status}: {text}")
-
-    def _error(self, found: str) -> AnswerError:
-        return AnswerError(
-            self._doing, found=found, required="an answer as a stream of events",
-            hint="a 503 passes: try again; otherwise see the server's log and its /health",
-        )  # fmt: skip
-
-    def _broken(self, error: Exception | None) -> AnswerError:
-        return self._error(f"the connection lost ({error or 'closed by the server'}) before the end of the answer")
+    def _broken(self, why: object) -> AnswerError:
+        return self._server.wrong(f"the connection lost ({why}) before the end of the answer")
 
 
 def events(response: HTTPResponse) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -35,25 +35,32 @@ def command(
     to standard error, so standard output holds answers only.
     """
     server = Server.at(url)
-    fields = {"model": model, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    request = {name: value for name, value in fields.items() if value is not None}
-    messages = [said("system", system)] if system else []
-    if message is None and sys.stdin.isatty() and not as_json:
-        converse(server, request, messages)
-        return
-    question = sys.stdin.read() if message is None else message
-    if not question.strip():
+    talk = message is None and sys.stdin.isatty() and not as_json
+    question = sys.stdin.read() if message is None and not talk else message or ""
+    if not talk and not question.strip():
         raise UsageError(
             "reading the message", found="nothing", required="a message",
             hint="give it with --message or on standard input",
         )  # fmt: skip
-    answer, text = ask(server, request, [*messages, said("user", question)], quiet=as_json)
+    fields = {"model": model or server.only_model(), "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    request = {name: value for name, value in fields.items() if value is not None}
+    messages = [said("system", system)] if system else []
+    if talk:
+        converse(server, request, messages)
+        return
+    with Answer(server, {**request, "messages": [*messages, said("user", question)]}) as answer:
+        for part in answer:
+            if not as_json:
+                show(part)
     if as_json:
-        print_json(figures(answer, text))
+        print_json(figures(answer))
+    else:
+        finish(answer)
 
 
 def converse(server: Server, request: Mapping[str, object], messages: list[dict[str, str]]) -> None:
-    """Turns until the person ends it. What was said stays, also of an answer that was stopped."""
+    """Turns until the person ends it. What was said stays, also of an answer that was stopped; a turn without an
+    answer is dropped."""
     import readline  # noqa: F401, PLC0415 - gives `input` line editing; only a conversation needs its 5 ms
 
     click.echo(f"talking to {server}; Ctrl-C stops an answer, /exit or Ctrl-D ends", err=True)
@@ -70,34 +77,31 @@ def converse(server: Server, request: Mapping[str, object], messages: list[dict[
             return
         if not question:
             continue
+        turn = said("user", question)
         try:
-            _, text = ask(server, request, [*messages, said("user", question)])
+            with Answer(server, {**request, "messages": [*messages, turn]}) as answer:
+                try:
+                    for part in answer:
+                        show(part)
+                except KeyboardInterrupt:
+                    answer.finish_reason = "stopped"
         except ServeError as error:
             show_error(error, as_json=False)
             continue
-        messages += said("user", question), said("assistant", text)
+        finish(answer)
+        if answer.text:
+            messages += turn, said("assistant", answer.text)
 
 
-def ask(
-    server: Server, request: Mapping[str, object], messages: Sequence[Mapping[str, str]], *, quiet: bool = False
-) -> tuple[Answer, str]:
-    """Shows an answer as it comes, then what it took. Ctrl-C ends it early; without a terminal it ends the command."""
-    parts = []
-    with Answer(server, {**request, "messages": messages}) as answer:
-        try:
-            for part in answer:
-                parts.append(part)
-                if not quiet:
-                    sys.stdout.write(part.translate(CONTROLS) if sys.stdout.isatty() else part)  # echo would alter it
-                    sys.stdout.flush()
-        except KeyboardInterrupt:
-            if not sys.stdin.isatty():
-                raise
-            answer.finish_reason = "stopped"
-    if not quiet:
-        click.echo()
-        click.echo(click.style(summary(answer), dim=True), err=True)
-    return answer, "".join(parts)
+def show(part: str) -> None:
+    """As it is, but to a terminal without what would steer it. (``click.echo`` would alter it elsewhere as well.)"""
+    sys.stdout.write(part.translate(CONTROLS) if sys.stdout.isatty() else part)
+    sys.stdout.flush()
+
+
+def finish(answer: Answer) -> None:
+    click.echo()
+    click.echo(click.style(summary(answer), dim=True), err=True)
 
 
 def said(role: str, content: str) -> dict[str, str]:
@@ -113,10 +117,10 @@ def summary(answer: Answer) -> str:
     return ", ".join(parts)
 
 
-def figures(answer: Answer, text: str) -> dict[str, Any]:
+def figures(answer: Answer) -> dict[str, Any]:
     """For scripts. Times are nanoseconds; ``first_token_at_ns`` is on the machine's monotonic clock."""
     return {
-        "answer": text, "id": answer.id, "model": answer.model, "finish_reason": answer.finish_reason,
+        "answer": answer.text, "id": answer.id, "model": answer.model, "finish_reason": answer.finish_reason,
         "usage": answer.usage, "first_token_ns": max(0, answer.first_ns - answer.sent_ns),
         "first_token_at_ns": answer.first_ns, "total_ns": max(0, answer.last_ns - answer.sent_ns),
         "tokens_per_second": answer.tokens_per_second,
