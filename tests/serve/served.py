@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import uvloop
+from scripted_worker import Script, ScriptedWorker, Told
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from heliograph.core.manifest import Text as TextFacts
@@ -24,7 +25,6 @@ from heliograph.serve.front.server import main
 from heliograph.serve.front.service import World
 from heliograph.serve.front.start import Options, listen, url_of
 from heliograph.serve.limits import Limits
-from scripted_worker import Script, ScriptedWorker, Told
 
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS = 2
@@ -141,7 +141,7 @@ def serving(
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 ended.set_result(runner.run(body()))
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the test sees it
             ended.set_exception(error)
 
     url = url_of(listener)

@@ -166,7 +166,9 @@ class Service:
         self._report.restarting(error)
 
     async def _digest(self) -> str:
-        return (await self._face).digest
+        face = await self._face
+        self.phase("front/text", face.nanoseconds)
+        return face.digest
 
 
 def _stream_of(text: Text, work: Work) -> TextStream:

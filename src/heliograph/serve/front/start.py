@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,10 @@ def serve(options: Options, report: Report) -> int:
         report.listening(url_of(listener))
         face = ThreadPoolExecutor(1, "face").submit(_load_face, options.core)
         raise_descriptors()
+        before = time.perf_counter_ns()
         from heliograph.serve.front.server import run  # noqa: PLC0415  100 ms of imports, while the worker starts
 
+        report.phase("front/imports", time.perf_counter_ns() - before)
         return run(options, process, listener, face, report)
     finally:
         if listener is not None:

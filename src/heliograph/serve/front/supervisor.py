@@ -172,7 +172,7 @@ class Supervisor:
                 check_protocol(message.protocol)
                 check_digest(message.digest, await self._digest)
                 greeted = True
-            elif isinstance(message, Phase) and greeted:
+            elif isinstance(message, Phase):
                 self._observer.phase(message.name, message.nanoseconds)
             elif isinstance(message, Failed):
                 raise revived(message)
