@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,3 +29,11 @@ def busy_share(seconds: float = 0.5) -> float:
     time.sleep(seconds)
     later, idle_later = read()
     return 1 - (idle_later - idle) / max(1, later - total)
+
+
+def print_result(*, ok: bool, problems: Sequence[str], **fields: object) -> bool:
+    """The last line of a benchmark. True if the run counts and its bars hold."""
+    for problem in problems:
+        print(f"not valid: {problem}")
+    print(json.dumps({**fields, "ok": ok, "valid": not problems, "problems": list(problems)}))
+    return ok and not problems

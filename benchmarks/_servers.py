@@ -19,6 +19,7 @@ from _machine import ROOT
 
 STOP = 30.0  # seconds that a server may take to end
 OURS, PEER = "ours", "peer"
+MODEL = "model"  # its name in requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def output(*command: str | Path) -> str:
 def sides(core: Path, threads: int, *peer_options: str) -> list[Side]:
     """Ours, and the peer if it is built; the same model, the same threads."""
     told = (str(threads), "--host", "127.0.0.1")
-    ours = Side(OURS, (str(heliograph()), "serve", str(core), "--threads", *told), core)
+    ours = Side(OURS, (str(heliograph()), "serve", str(core), "--model", MODEL, "--threads", *told), core)
     program = peer_program()
     if program is None:
         return [ours]
