@@ -52,7 +52,7 @@ class Script:
     dies_after: int = -1  # launches, in the middle of a frame
     hangs_after: int = -1  # launches; it stays alive and says nothing
     ignores_stop: bool = False
-    broken: bytes = b""  # written after Ready, whatever it is
+    broken: bytes = b""  # written after Ready, whatever it is, by one worker
 
 
 @dataclass
@@ -155,6 +155,7 @@ class ScriptedWorker:
             return
         self._say(script.ready)
         self._writer.write(script.broken)
+        script.broken = b""
         count = 0
         while True:
             if not self._lines:
