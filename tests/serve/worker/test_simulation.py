@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from fake_device import FakeClock, FakeDevice
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, precondition, rule
 from single_run import single_run
 
 from heliograph.serve.frames import Cancel, Ended, Launched, Settings, Submit
 from heliograph.serve.limits import Limits
 from heliograph.serve.worker.engine import Engine
 from heliograph.serve.worker.row import State
+from heliograph.serve.worker.scheduler import Scheduler
 
 VOCABULARY = 11
 tokens = st.integers(0, VOCABULARY - 1)
@@ -32,7 +33,7 @@ class Clients(RuleBasedStateMachine):
     rows = Bundle("rows")
 
     @property
-    def scheduler(self):  # noqa: ANN201
+    def scheduler(self) -> Scheduler:
         return self.engine._scheduler
 
     def __init__(self) -> None:
@@ -56,7 +57,9 @@ class Clients(RuleBasedStateMachine):
         stops=st.lists(tokens, max_size=5),
         given=some_settings,
     )
-    def submit(self, seeds, prompt, limit, least, stops, given):  # noqa: ANN001, ANN201
+    def submit(
+        self, seeds: list[int], prompt: list[int], limit: int, least: int, stops: list[int], given: Settings
+    ) -> MultipleResults[int]:
         numbers = range(self.number, self.number + len(seeds))
         self.number += len(seeds)
         submit = Submit(
@@ -73,7 +76,7 @@ class Clients(RuleBasedStateMachine):
         return multiple(*numbers)
 
     @rule(chosen=st.lists(rows, min_size=1, max_size=4))
-    def cancel(self, chosen):  # noqa: ANN001, ANN201
+    def cancel(self, chosen: list[int]) -> None:
         before = set(self.ends)
         ended = self.engine.cancel(Cancel(tuple(chosen)))
         self.take_ends(ended)

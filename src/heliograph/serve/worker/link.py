@@ -51,11 +51,14 @@ class Link:
     def receive(self, wait: float | None) -> Iterator[FromFront]:
         """The messages that have come. Waits up to ``wait`` seconds (None: without end) until some have, or until
         the front takes what it was sent; while it has left too much, nothing more is taken from it either."""
-        messages = list(self._decoder.feed(b""))  # what an earlier call left
-        if not messages and self._wait(wait):
+        left = False
+        for message in self._decoder.feed(b""):  # what an earlier call left
+            left = True
+            yield message
+        if not left and self._wait(wait):
             self.flush()
-            messages = [] if self.full else list(self._decoder.feed(self._read()))
-        yield from messages
+            if not self.full:
+                yield from self._decoder.feed(self._read())
 
     def drain(self, wait: float) -> None:
         """Waits up to ``wait`` seconds for the front to take everything."""
