@@ -51,7 +51,7 @@ class Script:
     start_delay: float = 0.0
     dies_after: int = -1  # launches, in the middle of a frame
     hangs_after: int = -1  # launches; it stays alive and says nothing
-    ignores_stop: bool = False
+    ignores_stop: bool = False  # and the end of its socket
     broken: bytes = b""  # written after Ready, whatever it is, by one worker
 
 
@@ -110,7 +110,7 @@ class ScriptedWorker:
         while data := await reader.read(1 << 16):
             for message in decoder.feed(data):
                 self._hear(message)
-        if not self._over.is_set():
+        if not (self._over.is_set() or self._script.ignores_stop):
             self._end(0)  # its front is gone
 
     def _hear(self, message: FromFront) -> None:

@@ -161,6 +161,8 @@ class Supervisor:
             self._writer.close()
             self._writer = None
             self._journal.finish_all(End.FAILED, "the worker ended while this was answered")
+        if failure is not None or not self._stopping:
+            worker.kill()
         code = await self._bury(worker)
         if not self._stopping:
             raise failure or _lost(_status(code))
@@ -213,8 +215,6 @@ class Supervisor:
 
     async def _bury(self, worker: Worker) -> int:
         """Waits until its process has ended, killing it if it does not by itself. Gives the exit status."""
-        if not self._stopping:
-            worker.kill()
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.stop):
