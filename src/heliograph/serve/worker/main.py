@@ -34,8 +34,8 @@ def main(descriptor: int, began: int) -> int:
     connection = socket.socket(fileno=descriptor)
     leave_with(connection)
     link = Link(connection)
-    link.send(Phase("imports", time.perf_counter_ns() - began))
     try:
+        link.send(Phase("imports", time.perf_counter_ns() - began))
         with ExitStack() as held:
             serve(link, start(link, held))
     except FrontGone:
