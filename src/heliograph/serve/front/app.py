@@ -79,6 +79,7 @@ def make_app(service: Service, version: str, *, local: bool) -> ASGIApp:
         Refusal: refused, HTTPException: unroutable, 500: broken,
     }  # fmt: skip
     app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a redirected POST is a surprise
     return Edge(app, service, frozenset(route.path for route in routes), local=local)
 
 
