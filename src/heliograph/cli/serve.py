@@ -85,7 +85,7 @@ class Table:
 
     def ready(self, nanoseconds: int) -> None:
         click.echo(f"{'in all':<28} {nanoseconds / 1e6:8.1f}")
-        click.echo(f"listening on {click.style(self._url, bold=True)}; Ctrl-C ends")
+        click.echo(f"listening on {self._url}; Ctrl-C ends")
 
     def restarting(self, error: HeliographError) -> None:
         show_error(error, as_json=False)
