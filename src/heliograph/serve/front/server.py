@@ -11,7 +11,6 @@ import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from functools import partial
-from importlib.metadata import version
 from ipaddress import ip_address
 from random import SystemRandom
 from typing import Any
@@ -70,7 +69,7 @@ async def main(
         start_of(options), asyncio.wrap_future(face), world, report, limits, alias=options.alias, strict=options.strict
     )
     local = ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
-    http = HttpServer(http_config(make_app(service, version("heliograph"), local=local), limits))
+    http = HttpServer(http_config(make_app(service, local=local), limits))
     supervising = asyncio.create_task(service.supervisor.run())
     serving = asyncio.create_task(http.serve([listener]))
     try:

@@ -45,7 +45,7 @@ class Service:
         self.world, self.limits, self.strict = world, limits, strict
         self.journal = Journal()
         self.rounds = Rounds()
-        self.metrics = Metrics(self.rounds)
+        self.metrics = Metrics()
         self.draining = False
         self._face = asyncio.ensure_future(face)
         self.supervisor = Supervisor(world.launch, start, self._digest(), self.journal, self, limits)
@@ -122,7 +122,7 @@ class Service:
         generation = Generation(self.metrics.timer(self.world.clock))
         works = work_of(plan, prompts, model, self.world.seed())
         generation.prompt_tokens = sum(len(prompt) for prompt in prompts)
-        self.metrics.prompt_tokens.inc(generation.prompt_tokens)
+        self.metrics.prompt_tokens += generation.prompt_tokens
         for work in works:
             rows = self.journal.open(work, partial(_stream_of, text, work), generation.changed)
             generation.rows += rows

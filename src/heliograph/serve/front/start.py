@@ -7,13 +7,12 @@ from __future__ import annotations
 import resource
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.errors import HeliographError, UsageError
-from heliograph.serve.front.spawn import spawn
+from heliograph.serve.front.spawn import Process, spawn
 from heliograph.serve.limits import LIMITS
 
 if TYPE_CHECKING:
@@ -57,13 +56,18 @@ class Report(Protocol):
         """A signal came: running requests may end, new ones are refused."""
 
 
-def serve(options: Options, report: Report) -> int:
-    """Serves until a signal ends it, then gives 0. Raises the error that ended the server otherwise."""
-    process = spawn()
+def serve(options: Options, report: Report, process: Process | None = None) -> int:
+    """Serves until a signal ends it, then gives 0. Raises the error that ended the server otherwise.
+
+    process: a worker that was spawned already, so that it starts beside what the caller still had to do.
+    """
+    process = process or spawn()
     listener = None
     try:
         listener = listen(options.host, options.port)
         report.listening(url_of(listener))
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  no import before the spawn that can wait
+
         face = ThreadPoolExecutor(1, "face").submit(_load_face, options.core)
         raise_descriptors()
         before = time.perf_counter_ns()
