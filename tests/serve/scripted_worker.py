@@ -93,6 +93,7 @@ class ScriptedWorker:
         self._status = 0
         self._task = asyncio.ensure_future(self._run())
         told.workers.append(self)
+        self.socket.sendall(encode(Start(protocol=PROTOCOL, core="core")))  # as who launches a worker does
 
     def kill(self) -> None:
         if not self._over.is_set():

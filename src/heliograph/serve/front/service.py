@@ -10,7 +10,7 @@ from functools import partial
 
 from heliograph.errors import HeliographError, TemplateError, UsageError
 from heliograph.runtime.text import Text
-from heliograph.serve.frames import Launched, Ready, Start
+from heliograph.serve.frames import Launched, Ready
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
@@ -28,7 +28,7 @@ from heliograph.serve.limits import Limits
 class World:
     """What is outside of the process, so that tests can put something else in its place."""
 
-    launch: Callable[[], Worker]
+    launch: Callable[[], Worker]  # that has been told its Start
     clock: Callable[[], float]  # seconds that only rise
     wall: Callable[[], float]  # seconds since 1970
     seed: Callable[[], int]  # 63 random bits
@@ -39,7 +39,7 @@ class Service:
     """One event loop. The supervisor's observer, too."""
 
     def __init__(
-        self, start: Start, face: Awaitable[Face], world: World, report: Report, limits: Limits, *, alias: str = "",
+        self, face: Awaitable[Face], world: World, report: Report, limits: Limits, *, alias: str = "",
         strict: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.limits, self.strict = world, limits, strict
@@ -48,7 +48,7 @@ class Service:
         self.metrics = Metrics()
         self.draining = False
         self._face = asyncio.ensure_future(face)
-        self.supervisor = Supervisor(world.launch, start, self._digest(), self.journal, self, limits)
+        self.supervisor = Supervisor(world.launch, self._digest(), self.journal, self, limits)
         self._report, self._alias = report, alias
         self._ready: Ready | None = None
         self._began = world.clock()

@@ -1,9 +1,10 @@
-"""What ``heliograph serve`` calls. The order is for the time to the first token: the worker is spawned and the port
-is bound before anything heavy is imported, and the tokenizer is read in a thread meanwhile.
+"""What ``heliograph serve`` calls. The order is for the time to the first token: the worker is spawned and told its
+core before anything heavy is imported, then the port is bound; the tokenizer is read in a thread meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
 import time
@@ -80,6 +81,20 @@ def serve(options: Options, report: Report, process: Process | None = None) -> i
             listener.close()
         process.kill()
         process.socket.close()
+
+
+def start_worker(options: Options) -> Process:
+    """A worker that has been told what to load, so that it need not wait for the front."""
+    process = spawn()
+    from heliograph.serve.frames import PROTOCOL, Start, encode  # noqa: PLC0415  12 ms, while its interpreter starts
+
+    start = Start(
+        protocol=PROTOCOL, core=str(options.core), threads=options.threads, units=options.units,
+        memory=options.memory, wait_all=options.wait_all,
+    )  # fmt: skip
+    with contextlib.suppress(BrokenPipeError):  # it has died: whoever reads from it will see that
+        process.socket.sendall(encode(start))
+    return process
 
 
 def listen(host: str, port: int) -> socket.socket:
