@@ -30,7 +30,7 @@ class Loop:
         self.front = front
         self.error: Exception | None = None
         self._decoder: Decoder[FromWorker] = Decoder(FromWorker)  # type: ignore[arg-type]
-        self._link = Link(worker, limits)
+        self._link = Link(worker.detach(), limits)
         self._engine = Engine(device, FakeClock())
         self._thread = Thread(target=self._run)
         self._thread.start()
@@ -50,6 +50,10 @@ class Loop:
     def end(self) -> None:
         self._thread.join(WAIT)
         assert not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.front.close()
+        self.end()
         self._link.close()
 
 
@@ -58,8 +62,7 @@ def loop(device: FakeDevice, limits: Limits) -> Iterator[Loop]:
     front.settimeout(WAIT)
     running = Loop(device, front, worker, limits)
     yield running
-    front.close()
-    running.end()
+    running.close()
 
 
 @pytest.fixture
