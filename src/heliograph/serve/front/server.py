@@ -23,8 +23,8 @@ from heliograph.serve.front.app import make_app
 from heliograph.serve.front.connection import Connection
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.service import Service, World
-from heliograph.serve.front.spawn import Process
-from heliograph.serve.front.start import BACKLOG, Options, Report, start_worker
+from heliograph.serve.front.spawn import Process, spawn
+from heliograph.serve.front.start import BACKLOG, Options, Report, tell_start
 from heliograph.serve.limits import LIMITS, Limits
 
 
@@ -37,11 +37,15 @@ class HttpServer(uvicorn.Server):
 
 
 def run(options: Options, process: Process, listener: socket.socket, face: Future[Face], report: Report) -> int:
-    """Serves until the end. ``process`` is the first worker."""
+    """Serves until the end. ``process`` is the first worker, which has been told its start."""
     workers = iter([process])
 
     def launch() -> Process:
-        return next(workers, None) or start_worker(options)
+        worker = next(workers, None)
+        if worker is None:
+            worker = spawn()
+            tell_start(worker, options)
+        return worker
 
     world = World(
         launch, time.monotonic, time.time, partial(SystemRandom().getrandbits, 63), lambda: os.urandom(16).hex()

@@ -65,6 +65,7 @@ def serve(options: Options, report: Report, process: Process | None = None) -> i
     process = process or spawn()
     listener = None
     try:
+        tell_start(process, options)
         listener = listen(options.host, options.port)
         report.listening(url_of(listener))
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  no import before the spawn that can wait
@@ -83,9 +84,8 @@ def serve(options: Options, report: Report, process: Process | None = None) -> i
         process.socket.close()
 
 
-def start_worker(options: Options) -> Process:
-    """A worker that has been told what to load, so that it need not wait for the front."""
-    process = spawn()
+def tell_start(process: Process, options: Options) -> None:
+    """Tells a worker what to load at once, so that it need not wait for the front."""
     from heliograph.serve.frames import PROTOCOL, Start, encode  # noqa: PLC0415  12 ms, while its interpreter starts
 
     start = Start(
@@ -94,7 +94,6 @@ def start_worker(options: Options) -> Process:
     )  # fmt: skip
     with contextlib.suppress(BrokenPipeError):  # it has died: whoever reads from it will see that
         process.socket.sendall(encode(start))
-    return process
 
 
 def listen(host: str, port: int) -> socket.socket:
