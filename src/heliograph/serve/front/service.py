@@ -39,7 +39,7 @@ class Service:
     """One event loop. The supervisor's observer, too."""
 
     def __init__(
-        self, face: Awaitable[Face], world: World, report: Report, limits: Limits, *, alias: str = "",
+        self, face: Awaitable[Face], world: World, report: Report, limits: Limits, began: float, *, alias: str = "",
         strict: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.limits, self.strict = world, limits, strict
@@ -51,7 +51,7 @@ class Service:
         self.supervisor = Supervisor(world.launch, self._digest(), self.journal, self, limits)
         self._report, self._alias = report, alias
         self._ready: Ready | None = None
-        self._began = world.clock()
+        self._began = began
         self._created = int(world.wall())
         self._requests = 0
         self._idle = asyncio.Event()

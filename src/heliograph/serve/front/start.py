@@ -62,6 +62,7 @@ def serve(options: Options, report: Report, process: Process | None = None) -> i
 
     process: a worker that was spawned already, so that it starts beside what the caller still had to do.
     """
+    began = time.monotonic()
     process = process or spawn()
     listener = None
     try:
@@ -76,7 +77,7 @@ def serve(options: Options, report: Report, process: Process | None = None) -> i
         from heliograph.serve.front.server import run  # noqa: PLC0415  100 ms of imports, while the worker starts
 
         report.phase("front/imports", time.perf_counter_ns() - before)
-        return run(options, process, listener, face, report)
+        return run(options, process, listener, face, report, began)
     finally:
         if listener is not None:
             listener.close()
