@@ -1,7 +1,7 @@
 // Texts of errors, put together without the streams of the C++ library.
 //
-// Libraries that torch loads for the whole process bring streams of another C++ library, whose locales do not know
-// ours: with PyTorch 2.11 for CUDA the first number written to a stream ended the process. A test holds this.
+// A stream relies on state that all of a process shares, and libraries that others load may bring their own: with
+// PyTorch 2.11 for CUDA loaded, writing to a string stream here ended the process (2026-11-30). A test keeps them out.
 #pragma once
 #include <concepts>
 #include <cstdint>

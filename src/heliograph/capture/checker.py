@@ -17,13 +17,12 @@ import msgspec
 from heliograph.capture.environment import child_environment
 from heliograph.core.encoding import decode
 from heliograph.core.manifest import Core, Slice
-from heliograph.core.report import Narrowed, Padding, Report, Request, Try
+from heliograph.core.report import NARROWING_TIMES, PATTERNS, Narrowed, Padding, Report, Request, Try
 from heliograph.core.sign import SigningKey
 from heliograph.core.write import Draft, DraftWriter
 from heliograph.errors import CheckerError
 
 TRIES = 8  # processes of one run, at most, that each may take the limit; narrowing comes on top
-NARROWING = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Checking:
             memory_limit=self.memory_limit,
             padding=self.padding,
         )
-        limit = self.limit_seconds * (TRIES + NARROWING * len(draft.core.graphs))
+        limit = self.limit_seconds * (TRIES + NARROWING_TIMES * (len(PATTERNS) - 1) * len(draft.core.graphs))
         try:
             ended = subprocess.run(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", "heliograph.runtime.check", str(draft.path)],

@@ -103,5 +103,6 @@ class Report(Record, frozen=True, kw_only=True):
     torch_loaded: bool  # whether a torch library is in the process's memory maps
 
 
+NARROWING_TIMES = 10  # a process that narrows a difference down may take that many times the limit of a try
 PATTERNS = ("zeros", "ones", "integers", "left-overs")
 OUTCOMES = ("equal", "different", "fault", "timeout")

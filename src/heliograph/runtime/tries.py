@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph.core.manifest import Item
 from heliograph.core.policy import Policy
-from heliograph.core.report import Difference, Narrowed, Report, Request, SelfTestResult, Try
+from heliograph.core.report import NARROWING_TIMES, Difference, Narrowed, Report, Request, SelfTestResult, Try
 from heliograph.core.templates import decode_catalogue
 from heliograph.core.verify import VerifiedCore, verify
 from heliograph.errors import CheckerError
@@ -18,8 +18,6 @@ from heliograph.runtime.attempt import NarrowRun
 from heliograph.runtime.child import Ended, run
 from heliograph.runtime.patterns import Pattern
 from heliograph.runtime.replay import CaseRun, TryRun
-
-NARROW_LIMIT = 10  # a narrowing process may take that many times the limit of a try
 
 
 @dataclass(slots=True)
@@ -75,7 +73,7 @@ class Checker:
                 self.draft,
                 ("narrow", pattern.value, str(graph), str(case)),
                 msgspec.json.encode(self.request),
-                NARROW_LIMIT * self.request.limit_seconds,
+                NARROWING_TIMES * self.request.limit_seconds,
             )
             if ended.code == 0:
                 found += msgspec.json.decode(ended.stdout, type=NarrowRun).narrowed
