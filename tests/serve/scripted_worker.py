@@ -34,7 +34,7 @@ class Line:
     """What a row is given: tokens, one a launch unless they come in groups, and its end."""
 
     tokens: Sequence[int | Sequence[int]]
-    end: str = "stop"  # "length" | "refused"
+    end: str = "stop"  # "length" | "refused" | "cancelled"
     message: str = ""
 
 
@@ -199,8 +199,8 @@ class ScriptedWorker:
         gains = []
         for row in rows:
             tokens, end = self._lines[row].pop(0)
-            if end == "refused":
-                self._say(Ended(row, "refused", self._ends[row].message))
+            if end in ("refused", "cancelled"):
+                self._say(Ended(row, end, self._ends[row].message))
                 self._drop(row)
                 continue
             gains.append(Gain(row, tokens, end))

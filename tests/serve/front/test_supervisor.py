@@ -169,6 +169,16 @@ def test_a_row_that_the_worker_refuses_ends_with_its_words() -> None:
     play(body, Script(line=lambda submit, place: Line([], "refused", "too long")))
 
 
+def test_a_row_that_the_worker_drops_of_its_own_accord_has_failed() -> None:
+    async def body(p: Play) -> None:
+        await p.ready()
+        (row,) = p.submit()
+        await p.until(lambda: row.end is not None)
+        assert row.end is End.FAILED
+
+    play(body, Script(line=lambda submit, place: Line([], "cancelled")))
+
+
 def test_a_worker_that_has_nothing_to_do_may_be_silent() -> None:
     async def body(p: Play) -> None:
         await p.ready()
@@ -216,6 +226,16 @@ def test_another_protocol_is_one_clear_error() -> None:
         assert (type(error), error.found) == (ProtocolError, "protocol 999")
 
     play(body, script(protocol=999))
+
+
+def test_how_a_worker_died_while_it_started_is_told() -> None:
+    async def body(p: Play) -> None:
+        await p.until(lambda: len(p.told.starts) == 1)
+        p.told.workers[0].kill()
+        error = await p.failure()
+        assert (type(error), "SIGKILL" in error.found) == (WorkerError, True)
+
+    play(body, script(start_delay=60))
 
 
 def test_a_start_that_takes_too_long_is_ended() -> None:

@@ -184,7 +184,7 @@ class Supervisor:
                 return
             else:
                 raise _unexpected(message)
-        raise _lost("the end of its socket")
+        # It closed its socket: its exit status says more.
 
     def _take(self, message: FromWorker) -> None:
         if isinstance(message, Launched):
@@ -197,8 +197,10 @@ class Supervisor:
             self._observer.launched(message, kept)
             self._drop(over)
         elif isinstance(message, Ended):
-            end = End.REFUSED if message.end == "refused" else End.CANCELLED
-            self._journal.finish(message.row, end, message.message)
+            if message.end == "refused":
+                self._journal.finish(message.row, End.REFUSED, message.message)
+            else:  # those that were cancelled here have ended here
+                self._journal.finish(message.row, End.FAILED, message.message or "the worker dropped this")
         elif isinstance(message, Failed):
             raise revived(message)
         else:
