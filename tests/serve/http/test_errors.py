@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -61,6 +62,19 @@ def test_an_invalid_field_is_a_400_that_names_it_streamed_or_not(
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize"])
 def test_a_body_that_is_no_json_object_is_a_400(served: Served, path: str, body: bytes) -> None:
     assert ask(served.url, path, body, method="POST").status == 400
+
+
+def test_a_neighbour_of_hostile_requests_gets_its_whole_answer() -> None:
+    """E11"""
+    script = Script(line=lambda submit, place: Line(ids("y" * 100)), interval=0.002)
+    with serving(script) as running, ThreadPoolExecutor(1) as pool:
+        stays = pool.submit(ask, running.url, CHAT, chat(stream=True))
+        running.eventually(lambda: len(running.told.launches) > 1)
+        for fields, _ in INVALID:
+            assert ask(running.url, CHAT, chat(**fields)).status == 400
+        events = stays.result(30).events
+        assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "y" * 100
+        assert len(running.told.submits) == 1
 
 
 def test_an_error_in_what_was_sent_is_not_echoed_at_length(served: Served) -> None:
