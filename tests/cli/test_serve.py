@@ -165,6 +165,15 @@ def test_a_program_reads_events_and_an_early_request_is_answered(core: Path) -> 
     assert events[ready]["nanoseconds"] > phases["weights"]
 
 
+def test_a_server_goes_on_when_nobody_reads_what_it_prints(core: Path) -> None:
+    with serving(core) as server:
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+        assert server.ask(model="tiny").tokens == 4
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(LIMIT) == 0
+
+
 def test_the_name_of_the_model_can_be_chosen_and_strict_refuses_unknown_fields(core: Path) -> None:
     with serving(core, "--model", "small", "--strict") as server:
         assert [model["id"] for model in server.get("/v1/models")[1]["data"]] == ["small"]

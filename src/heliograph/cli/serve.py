@@ -6,12 +6,14 @@ what the server itself needs is imported while the worker loads.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 
 import click
 
-from heliograph.cli.output import print_json, show_error
+from heliograph.cli.output import show_error
 from heliograph.cli.size import Size
 from heliograph.errors import HeliographError
 from heliograph.serve.front.spawn import Process
@@ -53,23 +55,36 @@ def command(
     return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table(), worker)
 
 
+def say(text: str) -> None:
+    """On standard output, as long as somebody reads it: a server does not end with its log."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 class Lines:
     """Events for a program: one JSON object a line."""
 
     def listening(self, url: str) -> None:
-        print_json({"event": "listening", "url": url})
+        self._say("listening", url=url)
 
     def phase(self, name: str, nanoseconds: int) -> None:
-        print_json({"event": "phase", "name": name, "nanoseconds": nanoseconds})
+        self._say("phase", name=name, nanoseconds=nanoseconds)
 
     def ready(self, nanoseconds: int) -> None:
-        print_json({"event": "ready", "nanoseconds": nanoseconds})
+        self._say("ready", nanoseconds=nanoseconds)
 
     def restarting(self, error: HeliographError) -> None:
-        print_json({"event": "restarting", "error": type(error).__name__, "found": error.found})
+        self._say("restarting", error=type(error).__name__, found=error.found)
 
     def draining(self) -> None:
-        print_json({"event": "draining"})
+        self._say("draining")
+
+    def _say(self, event: str, **fields: str | int) -> None:
+        say(json.dumps({"event": event, **fields}))
 
 
 class Table:
@@ -80,18 +95,18 @@ class Table:
 
     def listening(self, url: str) -> None:
         self._url = url
-        click.echo(f"{'phase':<28} {'ms':>8}")
+        say(f"{'phase':<28} {'ms':>8}")
 
     def phase(self, name: str, nanoseconds: int) -> None:
-        click.echo(f"{name:<28} {nanoseconds / 1e6:8.1f}")
+        say(f"{name:<28} {nanoseconds / 1e6:8.1f}")
 
     def ready(self, nanoseconds: int) -> None:
-        click.echo(f"{'in all':<28} {nanoseconds / 1e6:8.1f}")
-        click.echo(f"listening on {self._url}; Ctrl-C ends")
+        say(f"{'in all':<28} {nanoseconds / 1e6:8.1f}")
+        say(f"listening on {self._url}; Ctrl-C ends")
 
     def restarting(self, error: HeliographError) -> None:
         show_error(error, as_json=False)
-        click.echo("the worker is started again", err=True)
+        say("the worker is started again")
 
     def draining(self) -> None:
-        click.echo("ending: running requests may finish; again to end at once", err=True)
+        say("ending: running requests may finish; again to end at once")
