@@ -8,14 +8,17 @@ using hg::F32x16;
 // ---- silu_mul and add: two matrices, rows a stride apart, a contiguous result ----------------------------------
 struct Binary {
   const float *x, *y;
-  float *out;  // [rows, columns]
+  const int32_t *real;  // [1] rows, or null
+  float *out;           // [rows, columns]
   uint64_t x_stride, y_stride;
   uint32_t rows, columns, columns_per_block;
 };
 
 template <auto Op> void binary(const Binary &p, uint32_t first, uint32_t last) {
-  const uint32_t blocks_a_row = (p.columns + p.columns_per_block - 1) / p.columns_per_block;
-  for (uint32_t block = first; block < last; ++block) {
+  const uint64_t blocks_a_row = hg::blocks_of(p.columns, p.columns_per_block);
+  const uint64_t real = hg::real_rows(p.real, p.rows);
+  const hg::Range blocks = hg::share(first, last, p.rows * blocks_a_row, real * blocks_a_row);
+  for (uint64_t block = blocks.begin; block < blocks.end; ++block) {
     const uint64_t row = block / blocks_a_row;
     const hg::Range c = hg::items(block % blocks_a_row, p.columns_per_block, p.columns);
     const float *x = p.x + row * p.x_stride, *y = p.y + row * p.y_stride;
@@ -80,7 +83,7 @@ void history_store(const History &p, uint32_t first, uint32_t last) {
 }
 }  // namespace
 
-HG_POINTERS(Binary, x, y, out)
+HG_POINTERS(Binary, x, y, real, out)
 HG_POINTERS(Gather, x, index, out)
 HG_POINTERS(Resolve, ids, slots, last_token, out)
 HG_POINTERS(History, ids, slots, positions, history)

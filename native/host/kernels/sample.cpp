@@ -26,6 +26,7 @@ struct Sample {
   const int32_t *sample_position, *logprob_count;
   const int32_t *history;                                // [slot_count, context]
   int32_t *last_token;                                   // [slot_count]
+  const int32_t *real;                                   // [1] rows, or null
   int32_t *ids;                                          // [rows]
   float *logprobs;                                       // [rows, 21]
   int32_t *logprob_ids;                                  // [rows, 20]
@@ -249,11 +250,12 @@ void sample_row(const Sample &p, uint64_t r) {
 
 // A block is a row.
 void sample(const Sample &p, uint32_t first, uint32_t last) {
-  for (uint64_t r = first; r < last; ++r) sample_row(p, r);
+  const hg::Range rows = hg::share(first, last, p.rows, hg::real_rows(p.real, p.rows));
+  for (uint64_t r = rows.begin; r < rows.end; ++r) sample_row(p, r);
 }
 }  // namespace
 
 HG_POINTERS(Sample, logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
-            bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, ids, logprobs,
+            bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real, ids, logprobs,
             logprob_ids, work, mass, list)
 HG_MODULE("sample", hg::function<sample>("sample_f32"))

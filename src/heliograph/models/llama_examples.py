@@ -46,6 +46,7 @@ def _decode(
         "ids": ("i32", ids + [0] * padding),
         "positions": ("i32", positions + [PADDING] * padding),
         "tables": ("i32", list(chain.from_iterable(tables))),
+        "real": ("i32", [real]),
         "slots": ("i32", draw.sample(range(serving.concurrency), real) + [PADDING] * padding),
         **_sampling(config, draw, [position + 1 for position in positions], padding),
     }
@@ -63,6 +64,7 @@ def _prefill(
         "ids": ("i32", [draw.randrange(config.vocabulary) for _ in range(real)] + [0] * padding),
         "positions": ("i32", [*range(start, start + real), *[PADDING] * padding]),
         "tables": ("i32", _table(serving, draw.sample(range(1, serving.example_units), used))),
+        "real": ("i32", [real]),
         "last_row": ("i32", [real - 1]),
         "slots": ("i32", [draw.randrange(serving.concurrency)]),
         **_sampling(config, draw, [start + real], 0),
