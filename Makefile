@@ -1,4 +1,4 @@
-# The one door: make demo | test | check | bench | mutants | test-gpu. Each sets up what it needs.
+# The one door: make demo | test | check | bench | peer | mutants | test-gpu. Each sets up what it needs.
 #
 # Two environments: .venv has everything (capture, tests, checks); .venv-serve has what serving needs and no torch.
 # PYTHON names the interpreter that makes them (3.11 or newer).
@@ -9,7 +9,7 @@ SOURCES = CMakeLists.txt pyproject.toml native/find_cuda_headers.py $(wildcard n
           native/host/kernels/*.cpp native/host/kernels/*.h)
 HEADERS = nvidia-cuda-runtime==13.0.* nvidia-cuda-cupti==13.0.* nvidia-cuda-crt==13.0.*
 
-.PHONY: demo test check bench mutants test-gpu build clean
+.PHONY: demo test check bench peer mutants test-gpu build clean
 
 demo: build
 	.venv/bin/python scripts/demo.py
@@ -20,8 +20,12 @@ test: build .venv-serve/.done
 check: build
 	scripts/check
 
-bench: build
+bench: build .venv-serve/.done peer
 	.venv/bin/python scripts/bench.py
+
+# llama-server, which the serving benchmarks are measured beside; about five minutes, once
+peer: .venv/.done
+	.venv/bin/python scripts/peer.py
 
 mutants: build
 	.venv/bin/python scripts/mutants.py

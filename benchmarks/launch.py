@@ -17,10 +17,10 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from _judge import BUSY, SPREAD, busy_share, spread
 from _machine import machine
 
 from heliograph._native import SealedImage
@@ -30,8 +30,6 @@ from heliograph.core.verify import verify
 from heliograph.device.host import kernel_image, open_host
 
 BAR_US = 0.5
-SPREAD = 0.15
-BUSY = 0.10
 BASE = 0x1601_0000_0000
 WORKERS = (1, 2)
 
@@ -115,24 +113,6 @@ def measure(shape: Shape, workers: int, replays: int) -> Sample:
     return Sample(
         statistics.median(times) / len(shape.blocks) / 1e3, counted, shape.counted * (replays + 1), round(share, 2)
     )
-
-
-def busy_share(seconds: float = 0.5) -> float:
-    """How much of the processors other work uses, before ours begins."""
-
-    def read() -> tuple[int, int]:
-        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]
-
-    total, idle = read()
-    time.sleep(seconds)
-    later, idle_later = read()
-    return 1 - (idle_later - idle) / max(1, later - total)
-
-
-def spread(values: Sequence[float]) -> float:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return (high - low) / middle
 
 
 def report(shape: Shape, samples: dict[int, list[Sample]], arguments: argparse.Namespace, busy: float) -> bool:

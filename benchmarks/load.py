@@ -19,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 
+from _judge import SPREAD, spread
 from _machine import machine
 
 from heliograph.core.policy import Policy
@@ -72,12 +73,6 @@ def measure(python: Path, core: Path, runs: int, cache: str, ready: str) -> dict
     return measured
 
 
-def spread(values: list[int]) -> float:
-    """Interquartile range over the median."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return (high - low) / middle
-
-
 def report(core: Path, measured: dict[str, list[dict[str, int]]], arguments: argparse.Namespace, load1: float) -> bool:
     medians = {
         side: {phase: int(statistics.median(run[phase] for run in runs)) for phase in runs[0]}
@@ -90,7 +85,7 @@ def report(core: Path, measured: dict[str, list[dict[str, int]]], arguments: arg
         left, right = (medians[side].get(phase, 0) / 1e6 for side in SIDES)
         print(f"{phase:>24} {left:10.1f} {right:10.1f}")
     core_json = json.loads((core / "core.json").read_text())
-    valid = max(spreads.values()) <= 0.15
+    valid = max(spreads.values()) <= SPREAD
     print(
         json.dumps(
             {

@@ -3,19 +3,13 @@
 #include "columns.h"
 
 #include <algorithm>
-#include <sstream>
+
+#include "text.h"
 
 namespace hg {
 namespace {
 
 enum Kind : uint8_t { kKernel = 0, kCopy = 1, kMemset = 2, kEmpty = 5 };
-
-template <class... Parts>
-std::string text(const Parts &...parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
-}
 
 [[noreturn]] void refuse(const char *rule, const std::string &found, const std::string &required) {
   throw Error("FormatError", "checking graphs.safetensors", found, required + " (" + rule + ")",
@@ -121,7 +115,7 @@ class Checker {
     for (size_t g = 0; g < facts_.graphs.size(); ++g)
       for (size_t n = graph_nodes_[g]; n < graph_nodes_[g + 1]; ++n) {
         uint8_t kind = kind_[n];
-        if (kind > kMemset && kind != kEmpty) refuse("M71", text("node ", n, " of kind ", +kind), "0, 1, 2 or 5");
+        if (kind > kMemset && kind != kEmpty) refuse("M71", text("node ", n, " of kind ", kind), "0, 1, 2 or 5");
         uint32_t wanted = kind == kEmpty ? 0 : next[kind]++;
         if (row[n] != wanted) refuse("M71", text("node ", n, " with row ", row[n]), text(wanted));
         if (order[n] != n - graph_nodes_[g])
@@ -175,7 +169,7 @@ class Checker {
     }
     if (facts_.host && (!one || shared != 0))
       refuse("M74", text("kernel ", k, " with a launch of another device"), "grid (blocks, 1, 1), block (1, 1, 1)");
-    if (form > (facts_.host ? 0 : 1)) refuse("M75", text("kernel ", k, " of form ", +form), "a known form");
+    if (form > (facts_.host ? 0 : 1)) refuse("M75", text("kernel ", k, " of form ", form), "a known form");
   }
 
   void check_references(size_t k, std::span<const uint8_t> params, size_t first, size_t last, const U32 &at,
@@ -193,8 +187,8 @@ class Checker {
         refuse("M76", text("reference ", r, " to byte ", offset[r]), text("at most ", target.size));
       uint64_t literal = Column<uint64_t>(params.subspan(at[r], 8))[0];
       if (literal != target.address + offset[r])
-        refuse("M77", text("kernel ", k, " with pointer ", std::hex, literal),
-               text(std::hex, target.address + offset[r], ", as its reference says"));
+        refuse("M77", text("kernel ", k, " with pointer ", hex(literal)),
+               text(hex(target.address + offset[r]), ", as its reference says"));
     }
   }
 
@@ -240,7 +234,7 @@ class Checker {
     if (offset > target.size || size > target.size - offset)
       refuse(rule, text(what, " of ", size, " bytes at ", offset), text("within the buffer's ", target.size, " bytes"));
     if (address != target.address + offset)
-      refuse(rule, text(what, " at ", std::hex, address), text(std::hex, target.address + offset));
+      refuse(rule, text(what, " at ", hex(address)), hex(target.address + offset));
     if (written && !target.writable) refuse("M82", text(what, " to a buffer that is only read"), "a writable buffer");
   }
 

@@ -1,9 +1,11 @@
 #include "cuda_graph.h"
 
-#include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
 
 #include "cuda_driver.h"
 #include "cuda_stream.h"
@@ -28,8 +30,9 @@ uint64_t free_bytes(const CudaContext &context) {
 
 // Resident memory of this process that no file backs.
 uint64_t anonymous_bytes() {
-  uint64_t size = 0, resident = 0, shared = 0;
-  std::ifstream("/proc/self/statm") >> size >> resident >> shared;
+  std::unique_ptr<FILE, int (*)(FILE *)> statm(std::fopen("/proc/self/statm", "re"), std::fclose);
+  unsigned long long resident = 0, shared = 0;
+  if (!statm || std::fscanf(statm.get(), "%*u %llu %llu", &resident, &shared) != 2) return 0;
   return (resident - shared) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 

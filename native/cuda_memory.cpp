@@ -1,15 +1,9 @@
 #include "cuda_memory.h"
 
-#include <cstdio>
+#include "text.h"
 
 namespace hg {
 namespace {
-
-std::string hex(uint64_t value) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 CUmemAllocationProp properties(const CudaContext &context) {
   CUmemAllocationProp prop{};

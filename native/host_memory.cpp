@@ -4,11 +4,13 @@
 #include <sys/prctl.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <memory>
 #include <string>
 
 #include "host_driver.h"
+#include "text.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -21,23 +23,18 @@ namespace {
 constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 constexpr int kSetName = 0x53564d61;  // PR_SET_VMA; the name is seen in /proc/self/maps, on kernels that keep it
 
-std::string hex(uint64_t value) {
-  char text[32];
-  snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
 std::string range_text(uint64_t begin, uint64_t size) { return hex(begin) + " to " + hex(begin + size); }
 
 // The lines of /proc/self/maps that overlap a range: what is there.
 std::string occupants(uint64_t address, uint64_t span) {
-  std::ifstream maps("/proc/self/maps");
-  std::string line, first;
+  std::unique_ptr<FILE, int (*)(FILE *)> maps(std::fopen("/proc/self/maps", "re"), std::fclose);
+  char line[4096 + 128];  // a path and what stands before it
+  std::string first;
   size_t count = 0;
-  while (std::getline(maps, line)) {
+  while (maps && std::fgets(line, sizeof line, maps.get())) {
     unsigned long long begin = 0, end = 0;
-    if (sscanf(line.c_str(), "%llx-%llx", &begin, &end) != 2 || end <= address || begin >= address + span) continue;
-    if (count++ == 0) first = line;
+    if (std::sscanf(line, "%llx-%llx", &begin, &end) != 2 || end <= address || begin >= address + span) continue;
+    if (count++ == 0) first.assign(line, std::strcspn(line, "\n"));
   }
   if (count == 0) return "a mapping that /proc/self/maps does not show";
   return first + (count > 1 ? " and " + std::to_string(count - 1) + " more mapping(s)" : "");

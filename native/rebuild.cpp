@@ -1,17 +1,11 @@
 #include "rebuild.h"
 
 #include <algorithm>
-#include <sstream>
+
+#include "text.h"
 
 namespace hg {
 namespace {
-
-template <class... Parts>
-std::string text(const Parts &...parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
-}
 
 [[noreturn]] void refuse(const std::string &found, const std::string &required) {
   throw Error("FormatError", "rebuilding a graph", found, required, "load cores through verify, which checks them");

@@ -1,4 +1,4 @@
-"""Runs every benchmark that needs no GPU, each in its own process, and prints their last lines as one table."""
+"""Runs every benchmark that needs no GPU, each in a process of its own, and prints their verdicts as one table."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
 
-def main() -> int:
-    failed = False
-    for script in sorted((ROOT / "benchmarks").glob("[!_]*.py")):
-        if script.name.startswith("gpu_"):
-            continue
-        print(f"::: {script.name}", flush=True)
-        run = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-        print(run.stdout, end="")
-        last = run.stdout.strip().rpartition("\n")[2]
-        try:
-            result = json.loads(last)
-        except json.JSONDecodeError:
-            print(f"{script.name}: exit {run.returncode}, last line is no JSON object", file=sys.stderr)
-            failed = True
-            continue
-        failed |= run.returncode != 0 or result.get("ok") is False
-    return failed
+def run(script: Path) -> dict[str, Any]:
+    """The JSON object of a benchmark's last line, with its exit code."""
+    print(f"::: {script.name}", flush=True)
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", flush=True)
+    try:
+        result = json.loads(done.stdout.strip().rpartition("\n")[2])
+    except json.JSONDecodeError:
+        result = {"ok": False, "valid": False, "problems": ["the last line is no JSON object"]}
+    return {**result, "exit": done.returncode}
+
+
+def figure(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else "-"
+
+
+def main() -> bool:
+    scripts = sorted((ROOT / "benchmarks").glob("[!_]*.py"))
+    results = {script.stem: run(script) for script in scripts if not script.stem.startswith("gpu_")}
+    print(f"\n{'benchmark':<12} {'ours':>10} {'peer':>10} {'bar':>8}  verdict")
+    for name, result in results.items():
+        figures = (figure(result.get(field)) for field in ("ours", "peer", "bar"))
+        verdict = "not valid" if not result.get("valid", True) else "ok" if result.get("ok") else "misses its bar"
+        print("{:<12} {:>10} {:>10} {:>8}  {}".format(name, *figures, verdict))
+    return any(result["exit"] or not result.get("ok") for result in results.values())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Such a line carries ``# holds: R4 tests/...::test_name`` (``//`` in C++), behind it or alone on the line before it. The
 line is replaced by an empty statement in a copy of the sources; Python copies are used through PYTHONPATH, C++ copies
-are compiled into an extension of their own. Exit 1 if a test passes without its line, fails with it, or cannot run.
+are compiled into an extension of their own. Exit 1 if a test passes without its line, fails with it, cannot run, or
+does not end by itself: every run has a time limit, and what a hung one started is killed with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +27,9 @@ WORK = ROOT / "build" / "mutants"
 MARK = re.compile(r"(#|//) holds: (R\d+) (tests/\S+\.py::\S+)\s*$")
 LOOSE = re.compile(r"(#|//)\s*holds: R\d+")
 JOBS = 2
-TEST_SECONDS = 120
+TEST_SECONDS = 60  # of one test, by pytest; it may be unable to interrupt native code,
+RUN_SECONDS = 2 * TEST_SECONDS  # so its process group has a limit as well
+UNCHANGED_SECONDS = 600  # of all named tests together
 
 # The editable install finds the package before PYTHONPATH does; a copy takes its place.
 SITE = """import sys
@@ -96,7 +100,9 @@ class Package:
         self.extension = Path(subprocess.check_output([sys.executable, "-c", where], text=True, cwd=ROOT).strip())
         self.use(self.extension)
         (self.path / "heliograph" / "_kernels").symlink_to(self.extension.parent / "_kernels")
-        imported = self._run(["-c", "import heliograph.device.graph as g; print(g.__file__)"]).stdout.strip()
+        imported = self._run(
+            ["-c", "import heliograph.device.graph as g; print(g.__file__)"], RUN_SECONDS
+        ).stdout.strip()
         if not imported.startswith(str(self.path)):
             raise Broken(f"tests would import {imported} instead of the copy in {self.path}")
 
@@ -105,15 +111,29 @@ class Package:
         link.unlink(missing_ok=True)
         link.symlink_to(extension)
 
-    def test(self, tests: list[str]) -> subprocess.CompletedProcess[str]:
-        options = ["-q", "-x", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS // 2}"]
-        return self._run(["-m", "pytest", *options, *tests])
+    def test(self, tests: list[str], seconds: int = RUN_SECONDS) -> subprocess.CompletedProcess[str]:
+        """Broken if the run does not end in time."""
+        options = ["-q", "-x", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
+        return self._run(["-m", "pytest", *options, *tests], seconds)
 
-    def _run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    def _run(self, arguments: list[str], seconds: int) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.path), "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
-        )
+        command = [sys.executable, *arguments]
+        with subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise Broken(f"no end in {seconds} s") from error
+        return subprocess.CompletedProcess(command, process.returncode, output)
 
 
 class Extension:
@@ -174,8 +194,6 @@ def try_python(mutant: Mutant, package: Package) -> str:
     try:
         copy.write_text(without_line(mutant, text))
         return verdict(package.test([mutant.test]))
-    except Broken as error:
-        return f"BROKEN {error}"
     finally:
         copy.write_text(text)
 
@@ -197,7 +215,7 @@ def check_unchanged(package: Package, mutants: list[Mutant], library: Path | Non
         if not tests or extension is None:
             continue
         package.use(extension)
-        done = package.test(sorted(tests))
+        done = package.test(sorted(tests), UNCHANGED_SECONDS)
         package.use(package.extension)
         if done.returncode:
             raise Broken(f"a named test fails with its line in place:\n{done.stdout[-6000:]}")
@@ -220,6 +238,8 @@ def run(mutants: list[Mutant]) -> list[str]:
         started = time.monotonic()
         try:
             found = try_native(mutant, package, libraries[mutant]) if mutant.native else try_python(mutant, package)
+        except Broken as error:
+            found = f"BROKEN ({error})"
         finally:
             packages.put(package)
         took = f"{time.monotonic() - started:.1f} s"

@@ -63,7 +63,20 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage:" in heliograph(command, "--help").stdout
 
 
+def loaded_by(*commands: str) -> set[str]:
+    """The modules that a fresh process has once these commands are imported."""
+    code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; print(*sys.modules)"
+    names = [f"heliograph.cli.{command}" for command in commands]
+    run = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
 def test_commands_other_than_capture_do_not_import_torch() -> None:
-    commands = "inspect, verify, replay, generate, doctor"
-    code = f"import sys; from heliograph.cli import {commands}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert "torch" not in loaded_by(*(command for command in COMMANDS if command != "capture"))
+
+
+@pytest.mark.parametrize("command", ["main", "generate", "serve", "chat"])
+def test_what_answers_a_person_loads_no_numpy_and_draws_tables_only_for_a_terminal(command: str) -> None:
+    modules = loaded_by(command)
+    assert f"heliograph.cli.{command}" in modules
+    assert not {"numpy", "rich"} & modules

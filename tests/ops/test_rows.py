@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
@@ -74,6 +74,8 @@ def test_rope_is_within_its_tolerance(
     shape=st.lists(st.integers(0, 9), min_size=1, max_size=2), columns=st.integers(0, 1100), gap=st.integers(0, 3),
     seed=SEEDS,
 )  # fmt: skip
+@example(shape=[0, 0], columns=0, gap=0, seed=0)  # strides of 1 everywhere
+@example(shape=[2, 3], columns=0, gap=0, seed=0)
 def test_silu_mul_and_add_hold_for_all_shapes(level: str, shape: list[int], columns: int, gap: int, seed: int) -> None:
     source = generator(seed)
     rows = 1

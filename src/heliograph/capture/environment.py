@@ -30,6 +30,11 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, **FIXED}
 
 
+def serving_environment() -> dict[str, str]:
+    """The environment for the process that a capture becomes: a server's hashes must not be predictable."""
+    return {name: value for name, value in os.environ.items() if name not in FIXED}
+
+
 def recorded_environment() -> dict[str, str]:
     """The listed variables that are set here, by name. Values that are paths are left to the caller to replace."""
     return {name: os.environ[name] for name in sorted({*FIXED, *RECORDED}) if name in os.environ}

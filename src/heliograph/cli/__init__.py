@@ -9,6 +9,8 @@ Reading order:
 - ``verify``    every byte of a core against its signature
 - ``replay``    every bucket of a core, again and again, against its self-test
 - ``generate``  a prompt answered by a core, without torch
+- ``serve``     a core over HTTP
+- ``chat``      talk to a server; ``answer`` is what comes back
 - ``doctor``    what this machine can do, and whether a core fits it
 
 Commands are imported when they are named, so that ``heliograph generate`` never imports torch.

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from heliograph.capture import capture
+from heliograph.capture.environment import serving_environment
 from heliograph.capture.export_graph import Retain
 from heliograph.cli.inspect import describe, show
 from heliograph.cli.machine import fits
 from heliograph.cli.output import console, json_option, print_json, progress
+from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.models.load import load_model
-
-UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-class Size(click.ParamType[int]):
-    """A byte count such as 64MiB."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+)\s*(KiB|MiB|GiB|)", str(value))
-        if not found:
-            self.fail(f"{value!r} is no size; write for example 64MiB", param, ctx)
-        return int(found[1]) * UNITS[found[2]]
+from heliograph.runtime.handover import handover
 
 
 @click.command("capture")
@@ -60,8 +49,16 @@ class Size(click.ParamType[int]):
     show_default=True,
     help="Slot of the address space; cores in different slots load side by side.",
 )
+@click.option("--then", type=click.Choice(["serve"]), help="Become the server of the core, in the same process.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="With --then serve: address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="With --then serve: port; 0 any."
+)
 @json_option
-def command(model: Path, cores: Path, name: str | None, cap: int, retain: Retain, slot: int, as_json: bool) -> None:
+def command(
+    model: Path, cores: Path, name: str | None, cap: int, retain: Retain, slot: int, then: str | None, host: str,
+    port: int, as_json: bool,
+) -> None:  # fmt: skip
     """Capture MODEL (a GGUF file or a Hugging Face folder) into a signed core and print its folder."""
     with progress(as_json) as tell:
         loaded = load_model(model)
@@ -85,3 +82,6 @@ def command(model: Path, cores: Path, name: str | None, cap: int, retain: Retain
     else:
         show(description, console())
         click.echo(f"\ncore written to {core}")
+    if then == "serve":
+        server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), "--host", host, "--port", str(port)]
+        handover(server + ["--json"] * as_json, environment=serving_environment())

@@ -10,8 +10,9 @@ import click
 from heliograph.cli.output import json_option, print_json
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
-from heliograph.runtime.generate import Sampling, generate
+from heliograph.runtime.generate import generate
 from heliograph.runtime.load import load
+from heliograph.runtime.sampling import Sampling
 from heliograph.runtime.text import Text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ import click
 
 from heliograph import errors
 from heliograph.capture.environment import start_in_fixed_environment
+from heliograph.cli.output import show_error
 
 COMMANDS = {
     "capture": "Capture a model into a signed core.",
@@ -18,6 +18,8 @@ COMMANDS = {
     "verify": "Check every byte of a core against its signature.",
     "replay": "Replay every bucket of a core against its self-test.",
     "generate": "Answer a prompt with a core, without torch.",
+    "serve": "Serve a core over HTTP, without torch.",
+    "chat": "Talk to a server.",
     "doctor": "Show what this machine can do, and whether a core fits it.",
 }
 
@@ -59,17 +61,6 @@ def group() -> None:
 
 def exit_code(error: errors.HeliographError) -> int:
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
-
-
-def show_error(error: errors.HeliographError, as_json: bool) -> None:
-    if as_json:
-        fields = {"error": type(error).__name__, "doing": error.doing, "found": error.found}
-        click.echo(json.dumps(fields | {"required": error.required, "hint": error.hint}), err=True)
-        return
-    label = click.style(type(error).__name__, fg="red", bold=True)
-    click.echo(f"{label}: {error.doing}", err=True)
-    click.echo(f"  found:    {error.found}\n  required: {error.required}", err=True)
-    click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

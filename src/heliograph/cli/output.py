@@ -6,11 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from heliograph.errors import HeliographError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
@@ -22,7 +25,21 @@ def print_json(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value))
 
 
+def show_error(error: HeliographError, as_json: bool) -> None:
+    """An error on standard error: four lines for a person, one JSON object for a script."""
+    if as_json:
+        fields = {"error": type(error).__name__, "doing": error.doing, "found": error.found}
+        click.echo(json.dumps(fields | {"required": error.required, "hint": error.hint}), err=True)
+        return
+    label = click.style(type(error).__name__, fg="red", bold=True)
+    click.echo(f"{label}: {error.doing}", err=True)
+    click.echo(f"  found:    {error.found}\n  required: {error.required}", err=True)
+    click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
+
+
 def console() -> Console:
+    from rich.console import Console  # noqa: PLC0415 - 60 ms that a server and a script do not wait for
+
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
@@ -42,6 +59,9 @@ def progress(quiet: bool) -> Iterator[Tell]:
     if quiet or not sys.stderr.isatty():
         yield lambda doing, done, total: None
         return
+    from rich.console import Console  # noqa: PLC0415 - see `console`
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
     percent = TextColumn("{task.percentage:>3.0f}%")
     columns = (TextColumn("{task.description}"), BarColumn(), percent, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

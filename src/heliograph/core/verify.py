@@ -1,4 +1,5 @@
-"""The only maker of a VerifiedCore: one fixed order (docs/core-format.md 8), each check by its rule.
+"""The only maker of a VerifiedCore and of a VerifiedText: one fixed order (docs/core-format.md 8), each check by its
+rule.
 
 Everything is read once and kept: the bytes that were checked are the bytes that are used. Nothing outside the core's
 folder is opened, and nothing in it by a name that core.json made up.
@@ -6,7 +7,7 @@ folder is opened, and nothing in it by a name that core.json made up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -47,15 +48,22 @@ from heliograph.errors import DraftError, SignatureError, TamperedError
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
-    """What ``verify`` found. Made there only, which makes a VerifiedCore a proof."""
+class _Signed:
+    """What the first three steps found: who signed which core.json."""
 
-    folder: CoreFolder
     statement: Statement
     draft: bool
     signers: tuple[str, ...]
     core: Core
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What ``verify`` found. Made there only, which makes a VerifiedCore a proof."""
+
+    folder: CoreFolder
+    signed: _Signed
     provenance: Provenance
     columns: Mapping[str, memoryview]
     blobs: Mapping[str, bytes]
@@ -65,18 +73,19 @@ class VerifiedCore:
     """A core whose signature, manifest, templates and images were checked. Close it, or use it as a context."""
 
     def __init__(self, checked: _Checked) -> None:
+        signed = checked.signed
         self._folder = checked.folder
         self._blobs = checked.blobs
-        self.core = checked.core
+        self.core = signed.core
         self.provenance = checked.provenance
-        self.digest = checked.digest  # SHA-256 of core.json
-        self.name = checked.statement.predicate.name  # as signed, whatever the folder is called
-        self.sequence = checked.statement.predicate.sequence
-        self.signed_at = checked.statement.predicate.signed_at
-        self.draft = checked.draft
-        self.signers = checked.signers  # ids of the trusted keys that signed
+        self.digest = signed.digest  # SHA-256 of core.json
+        self.name = signed.statement.predicate.name  # as signed, whatever the folder is called
+        self.sequence = signed.statement.predicate.sequence
+        self.signed_at = signed.statement.predicate.signed_at
+        self.draft = signed.draft
+        self.signers = signed.signers  # ids of the trusted keys that signed
         self.columns = checked.columns  # the checked bytes of graphs.safetensors
-        self._weights = WeightFiles(checked.folder, checked.core.weights, checked.columns["weights.chunks"])
+        self._weights = WeightFiles(checked.folder, signed.core.weights, checked.columns["weights.chunks"])
 
     def blob(self, digest: str) -> bytes:
         """A checked blob: kernel image, initial content, self-test inputs, tokenizer file. KeyError for weights."""
@@ -111,6 +120,23 @@ class VerifiedCore:
         self.close()
 
 
+class VerifiedText:
+    """What a process that only speaks for a core needs of it: its name, what it says about text, the tokenizer.
+
+    Signature, core.json and these blobs were checked; templates, images and weights were not read.
+    """
+
+    def __init__(self, signed: _Signed, blobs: Mapping[str, bytes]) -> None:
+        self._blobs = blobs
+        self.core = signed.core
+        self.digest = signed.digest
+        self.name = signed.statement.predicate.name
+
+    def blob(self, digest: str) -> bytes:
+        """The tokenizer or the chat template; KeyError for any other."""
+        return self._blobs[digest]
+
+
 def verify(path: Path, policy: Policy, accept_draft: bool = False, machine: Machine | None = None) -> VerifiedCore:
     """Checks everything but the weights' bytes. With ``machine`` the core must also be made for it.
 
@@ -125,7 +151,40 @@ def verify(path: Path, policy: Policy, accept_draft: bool = False, machine: Mach
         raise
 
 
+def verify_text(path: Path, policy: Policy) -> VerifiedText:
+    """The first steps of :func:`verify`, and the blobs that text needs. Raises what ``verify`` would."""
+    folder = CoreFolder(path)
+    try:
+        signed = _check_signed(folder, policy, accept_draft=False)
+        text = signed.core.text
+        return VerifiedText(signed, _blobs(folder, signed.core, {text.tokenizer, text.chat_template} if text else ()))
+    finally:
+        folder.close()
+
+
 def _check(folder: CoreFolder, policy: Policy, accept_draft: bool, machine: Machine | None) -> _Checked:
+    signed = _check_signed(folder, policy, accept_draft)
+    core = signed.core
+    # 4. provenance.json
+    data = folder.read(PROVENANCE_JSON, MAX_JSON_BYTES)
+    check_subject(signed.statement, PROVENANCE_JSON, data)
+    provenance = decode(data, Provenance, f"reading {folder.path / PROVENANCE_JSON}")
+    if provenance.format != core.format:
+        raise refusal(
+            f"reading {folder.path / PROVENANCE_JSON}", f"format {provenance.format}", f"{core.format}", "M90"
+        )
+    # 5. templates, 6. images and other blobs
+    columns = _templates(folder, core)
+    blobs = _blobs(folder, core, held_in_memory(core))
+    for module in core.modules:
+        check_image(blobs[module.blob], module.family, core.target)
+    # 7. the target
+    if machine is not None:
+        check_target(core.target, machine)
+    return _Checked(folder, signed, provenance, columns, blobs)
+
+
+def _check_signed(folder: CoreFolder, policy: Policy, accept_draft: bool) -> _Signed:
     # 1. names, kinds, sizes
     folder.check_names()
     # 2. the signature, before anything that it covers is parsed
@@ -146,23 +205,7 @@ def _check(folder: CoreFolder, policy: Policy, accept_draft: bool, machine: Mach
     core = decode(data, Core, f"reading {folder.path / CORE_JSON}")
     check_meaning(core, draft)
     folder.check_blobs({blob.digest: blob.size for blob in core.blobs})
-    # 4. provenance.json
-    data = folder.read(PROVENANCE_JSON, MAX_JSON_BYTES)
-    check_subject(statement, PROVENANCE_JSON, data)
-    provenance = decode(data, Provenance, f"reading {folder.path / PROVENANCE_JSON}")
-    if provenance.format != core.format:
-        raise refusal(
-            f"reading {folder.path / PROVENANCE_JSON}", f"format {provenance.format}", f"{core.format}", "M90"
-        )
-    # 5. templates, 6. images and other blobs
-    columns = _templates(folder, core)
-    blobs = _blobs(folder, core)
-    for module in core.modules:
-        check_image(blobs[module.blob], module.family, core.target)
-    # 7. the target
-    if machine is not None:
-        check_target(core.target, machine)
-    return _Checked(folder, statement, draft, signers, core, core_digest, provenance, columns, blobs)
+    return _Signed(statement, draft, signers, core, core_digest)
 
 
 def _signers(folder: CoreFolder, policy: Policy, envelope: Envelope) -> tuple[str, ...]:
@@ -192,11 +235,11 @@ def _templates(folder: CoreFolder, core: Core) -> dict[str, memoryview]:
     return columns
 
 
-def _blobs(folder: CoreFolder, core: Core) -> dict[str, bytes]:
-    """Every blob that is not only a weight slice, by its checked digest."""
+def _blobs(folder: CoreFolder, core: Core, names: Iterable[str]) -> dict[str, bytes]:
+    """The named blobs, whose bytes have that digest."""
     sizes = {blob.digest: blob.size for blob in core.blobs}
     blobs = {}
-    for name in held_in_memory(core):
+    for name in names:
         blobs[name] = folder.read_blob(name, sizes[name])
         _same(folder.path / BLOBS / name, blobs[name], name)
     return blobs

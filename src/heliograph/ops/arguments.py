@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -106,7 +107,9 @@ class Call:
 
     def rows(self, name: str, view: View) -> Rows:
         """The view as rows of its last dimension. The leading dimensions have to collapse into one stride."""
-        columns = view.shape[-1]
+        count, columns = math.prod(view.shape[:-1]), view.shape[-1]
+        if count == 0:
+            return Rows(0, columns, columns)  # whatever the strides, nothing is reached by them
         self.require(
             view.strides[-1] == 1 or columns <= 1, f"{name} strides {list(view.strides)}", f"{name} rows without gaps"
         )
@@ -115,9 +118,6 @@ class Call:
             self.require(
                 outer == extent * inner, f"{name} strides {list(view.strides)}", f"{name} rows at equal distances"
             )
-        count = 1
-        for extent in view.shape[:-1]:
-            count *= extent
         return Rows(count, columns, lead[-1][1] if lead else columns)
 
     def strides(self, name: str, view: View) -> tuple[int, int]:

@@ -40,6 +40,9 @@ class View:
 
     @property
     def contiguous(self) -> bool:
+        """Row-major without gaps; without elements whatever the strides are, as in PyTorch."""
+        if self.numel == 0:
+            return True
         expected = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent != 1 and stride != expected:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tokenizers import AddedToken, Tokenizer
 
-from heliograph.core.verify import VerifiedCore
+from heliograph.core.verify import VerifiedCore, VerifiedText
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
 from heliograph.runtime.template import ChatTemplate
 
@@ -54,7 +54,7 @@ class Text:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, verified: VerifiedCore) -> Text:
+    def of(cls, verified: VerifiedCore | VerifiedText) -> Text:
         """The text face of a verified core."""
         text = verified.core.text
         if text is None:

@@ -188,24 +188,22 @@ class Decoder(Generic[M]):
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[M]:
-        """The messages that are complete now. Take all before the next call."""
+        """The messages that are complete now. Those that are not taken come with the next call."""
         self._bytes += data
-        at = 0
-        while len(self._bytes) - at >= PREFIX.size:
-            (size,) = PREFIX.unpack_from(self._bytes, at)
+        while len(self._bytes) >= PREFIX.size:
+            (size,) = PREFIX.unpack_from(self._bytes)
             if not 1 <= size <= MAX_FRAME:
                 raise _broken(f"a frame of {size} bytes", f"1 to {MAX_FRAME}")
-            end = at + PREFIX.size + size
+            end = PREFIX.size + size
             if len(self._bytes) < end:
                 break
-            body = bytes(self._bytes[at + PREFIX.size : end])
-            at = end
+            body = bytes(self._bytes[PREFIX.size : end])
+            del self._bytes[:end]  # moves the start, not the rest
             try:
                 message = self._decoder.decode(body)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise _broken(str(error), f"a message of protocol {PROTOCOL}") from error
             yield message
-        del self._bytes[:at]
 
     def finish(self) -> None:
         """The other side has closed: ProtocolError if it did so inside a frame."""

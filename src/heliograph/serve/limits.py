@@ -16,6 +16,7 @@ class Limits:
     messages: int = 4096  # messages of a conversation
     stops: int = 16  # stop strings
     stop_length: int = 1024  # characters of one
+    stop_tokens: int = 256  # stop tokens
     biases: int = 256  # entries of logit_bias that a request may name; the core's own bound may be lower
     prompts: int = 64  # prompts of one completion request
     render: float = 10.0  # to render a chat template
@@ -25,12 +26,15 @@ class Limits:
     hold: float = 120.0  # an early request waits this long for the server to become ready
     # ---- a connection
     stall: float = 60.0  # a client that takes nothing for so long is dropped
-    keep_alive: float = 75.0  # an idle connection stays open
+    keep_alive: float = 75.0  # an idle connection, or one whose headers do not come to an end, stays open
+    connections: int = 16384  # at a time; more are closed at once
     ping: float = 15.0  # an SSE comment after so much silence
     # ---- the worker
     start: float = 300.0  # from its start to Ready
     silence: float = 120.0  # without a frame while rows are under way: it hangs
     unsent: int = 16 << 20  # bytes of frames that the front has not taken: the worker pauses
+    rows: int = 1 << 17  # that wait or run in it
+    rounds_between_builds: int = 64  # one bucket is built in so many rounds while rows run; when none does, at once
     # ---- the end
     shutdown: float = 30.0  # SIGTERM: running requests may end
     stop: float = 5.0  # the worker may end after Stop, before it is killed

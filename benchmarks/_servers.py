@@ -1,0 +1,156 @@
+"""The two servers that are measured, each with the command that its users would type, and what both of them serve."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from _machine import ROOT
+
+STOP = 30.0  # seconds that a server may take to end
+OURS, PEER = "ours", "peer"
+MODEL = "model"  # its name in requests
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A server: its command without the port, and the folder or file that it serves."""
+
+    name: str
+    command: tuple[str, ...]
+    serves: Path
+
+    def shown(self) -> str:
+        """The command without paths of this machine."""
+        return " ".join(Path(part).name if "/" in part else part for part in (*self.command, "--port", "N"))
+
+
+@dataclass(slots=True)
+class Running:
+    """A server's process. ``events`` are the lines that ours prints, each with the time at which it came."""
+
+    side: Side
+    process: subprocess.Popen[str]
+    port: int
+    started_ns: int  # the monotonic clock before exec
+    events: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+
+    def peak_bytes(self) -> int:
+        """Largest resident memory of the process and of those it started, added up."""
+        pids = [self.process.pid, *children(self.process.pid)]
+        status = (Path(f"/proc/{pid}/status").read_text().splitlines() for pid in pids)
+        peaks = (next(line for line in lines if line.startswith("VmHWM")) for lines in status)
+        return sum(int(line.split()[1]) * 1024 for line in peaks)
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def heliograph() -> Path:
+    """The command as users have it: installed without torch by `make .venv-serve/.done`, from this very source."""
+    installed = ROOT / ".venv-serve" / ".done"
+    sources = (ROOT / "src").rglob("*.py")
+    if not installed.is_file() or installed.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        sys.exit("what is installed for serving is missing or older than the source: run make .venv-serve/.done")
+    return installed.parent / "bin" / "heliograph"
+
+
+def model_file() -> Path:
+    return Path(output(sys.executable, "scripts/fetch_model.py"))
+
+
+def peer_program() -> Path | None:
+    """llama-server as `make peer` built it, if it did."""
+    found = subprocess.run(
+        [sys.executable, "scripts/peer.py", "--where"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    return Path(found.stdout.strip()) if found.returncode == 0 else None
+
+
+def core_folder(given: Path | None) -> Path:
+    """The core that was named, else the newest of `make demo`, else one that is captured now."""
+    if given is not None:
+        return given
+    cores = [path for path in (ROOT / "build" / "demo").glob("[!.]*") if (path / "core.json").is_file()]
+    if cores:
+        return max(cores, key=lambda path: (path / "core.json").stat().st_mtime)
+    command = (Path(sys.executable).parent / "heliograph", "capture", model_file(), "--cores", "build/demo", "--json")
+    return Path(json.loads(output(*command))["core"])
+
+
+def output(*command: str | Path) -> str:
+    return subprocess.run(
+        list(map(str, command)), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
+
+
+def sides(core: Path, threads: int, *peer_options: str) -> list[Side]:
+    """Ours, and the peer if it is built; the same model, the same threads."""
+    told = (str(threads), "--host", "127.0.0.1")
+    ours = Side(OURS, (str(heliograph()), "serve", str(core), "--model", MODEL, "--threads", *told), core)
+    program = peer_program()
+    if program is None:
+        return [ours]
+    model = model_file()
+    command = (str(program), "-m", str(model), "-t", str(threads), "-tb", *told, "--no-ui", "--no-warmup")
+    return [ours, Side(PEER, (*command, *peer_options), model)]
+
+
+def warm(path: Path) -> None:
+    """Puts every file into the page cache."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            with file.open("rb") as opened:
+                while opened.read(8 << 20):
+                    pass
+
+
+@contextmanager
+def running(side: Side) -> Iterator[Running]:
+    """The server, from before exec until it has ended. Ours must end with 0."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [*side.command, "--port", str(port)]
+    started = time.monotonic_ns()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=None if side.name == OURS else subprocess.DEVNULL, text=True
+    )
+    server = Running(side, process, port, started)
+    reader = threading.Thread(target=read_events, args=(server,))
+    reader.start()
+    try:
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        reader.join()
+    if side.name == OURS and code != 0:
+        sys.exit(f"{side.shown()} ended with {code}")
+
+
+def read_events(server: Running) -> None:
+    for line in server.process.stdout or ():
+        if server.side.name == OURS:
+            server.events.append((time.monotonic_ns(), json.loads(line)))
+
+
+def alternating(both: Sequence[Side], runs: int) -> Iterator[Side]:
+    """A B B A: each side ``runs`` times."""
+    for number in range(runs):
+        yield from both if number % 2 == 0 else reversed(both)

@@ -1,0 +1,37 @@
+"""A request's body, bounded in bytes and in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Scope
+
+from heliograph.serve.front.refusal import Refusal
+from heliograph.serve.limits import Limits
+
+GONE = 499  # what logs and metrics show for a client that left
+
+
+async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """All of it. Refusal: 413 if it is too large, 408 if it does not come, 499 if the client goes."""
+    stated = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if int(stated) > limits.body:
+        raise _too_large(limits)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_wait):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(GONE, "the client left")
+                body += message.get("body", b"")
+                if len(body) > limits.body:
+                    raise _too_large(limits)
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise Refusal(408, f"the body did not come within {limits.body_wait:.0f} s", code="timeout") from None
+
+
+def _too_large(limits: Limits) -> Refusal:
+    return Refusal(413, f"a body of more than {limits.body} bytes", code="request_too_large")

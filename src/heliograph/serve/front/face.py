@@ -1,0 +1,37 @@
+"""What the front reads of a core: its name, its digest and its text. The rest is the worker's to check."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from heliograph.core.manifest import Text as TextFacts
+from heliograph.core.policy import Policy
+from heliograph.core.verify import verify_text
+from heliograph.errors import UsageError
+from heliograph.runtime.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """A core as its clients see it."""
+
+    name: str  # as signed
+    digest: str  # of core.json
+    facts: TextFacts
+    text: Text
+    nanoseconds: int  # that loading took
+
+
+def load_face(core: Path) -> Face:
+    """Checks and reads it. Raises what ``core.verify`` does; UsageError for a core of no language model."""
+    start = time.perf_counter_ns()
+    verified = verify_text(core, Policy.local())
+    facts = verified.core.text
+    if facts is None:
+        raise UsageError(
+            f"serving {verified.name}", found="a core of no language model", required="a core with a tokenizer",
+            hint="use replay for other models",
+        )  # fmt: skip
+    return Face(verified.name, verified.digest, facts, Text.of(verified), time.perf_counter_ns() - start)

@@ -1,0 +1,123 @@
+"""One request that generates: read, start, stream or collect. Whoever asked may go at any moment: it ends then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Scope, Send
+
+from heliograph.serve.front.body import read_body
+from heliograph.serve.front.generation import Generation
+from heliograph.serve.front.openai_answer import DONE, PING, REASONS, Answer, Choice, refusal_of
+from heliograph.serve.front.openai_request import Plan, check_model
+from heliograph.serve.front.refusal import Refusal
+from heliograph.serve.front.reply import Reply
+from heliograph.serve.front.service import Service
+from heliograph.serve.limits import Limits
+
+Read = Callable[[bytes, Limits, bool], tuple[str, Plan]]
+LARGE = 64 << 10  # bytes of a body that is decoded in a thread
+
+
+class Generate:
+    """An endpoint (ASGI). ``read`` is of its dialect."""
+
+    def __init__(self, service: Service, read: Read, *, chat: bool) -> None:
+        self._service, self._read, self._chat = service, read, chat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        reply = Reply(scope, send, service.limits.stall)
+        try:
+            with service.admit():
+                body = await read_body(scope, receive, service.limits)
+                async with while_connected(receive):
+                    await self._answer(scope, body, reply)
+        except Refusal as refusal:
+            await reply.refuse(refusal)
+
+    async def _answer(self, scope: Scope, body: bytes, reply: Reply) -> None:
+        service = self._service
+        begun = service.world.clock()
+        if len(body) > LARGE:
+            name, plan = await asyncio.to_thread(self._read, body, service.limits, service.strict)
+        else:
+            name, plan = self._read(body, service.limits, service.strict)
+        model = await service.hold()
+        check_model(name, model)
+        prompts = await service.encode(plan)
+        generation = service.generate(plan, prompts, model, await service.text())
+        answer = Answer(self._chat, scope["state"]["request_id"], int(service.world.wall()), model, plan.usage)
+        reply.name_ignored(plan.ignored)
+        try:
+            await (self._stream if plan.stream else self._collect)(answer, generation, reply)
+        finally:
+            service.cancel(generation)
+            service.metrics.request.observe(service.world.clock() - begun)
+
+    async def _stream(self, answer: Answer, generation: Generation, reply: Reply) -> None:
+        """Chunks as tokens come. Nothing is sent before the first token, so that an error has its status."""
+        rows = generation.rows
+        opened: set[int] = set()
+        closed: set[int] = set()
+        while len(closed) < len(rows):
+            if not await generation.wait(self._service.limits.ping):
+                await reply.stream(PING)
+                continue
+            chunks = []
+            for index, row in enumerate(rows):
+                if index in closed or (not row.tokens and row.end is None):
+                    continue
+                if row.end is not None and row.end not in REASONS:
+                    raise refusal_of(row)
+                if index not in opened:
+                    opened.add(index)
+                    chunks.append(answer.opening(index))
+                if text := row.text.take():
+                    chunks.append(answer.piece(index, text))
+                if row.end is not None:
+                    closed.add(index)
+                    chunks.append(answer.closing(index, row.end))
+            if any(chunks):
+                await reply.stream(b"".join(chunks))
+        await reply.end_stream(answer.last(generation.prompt_tokens, rows) + DONE)
+
+    async def _collect(self, answer: Answer, generation: Generation, reply: Reply) -> None:
+        """The whole answer, once every row has ended."""
+        while generation.under_way:
+            await generation.wait(None)
+        for row in generation.rows:
+            if row.end not in REASONS:
+                raise refusal_of(row)
+        choices = [Choice(row.text.take(), row) for row in generation.rows]
+        await reply.whole(200, answer.whole(choices, generation.prompt_tokens))
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancels what runs inside as soon as the client has gone; the block then ends quietly.
+
+    The body must have been read: what comes next is the news that the client left.
+    """
+    task = asyncio.current_task()
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        if task is not None:
+            task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone or task is None:
+            raise
+        task.uncancel()
+    finally:
+        watcher.cancel()

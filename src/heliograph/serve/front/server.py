@@ -1,0 +1,136 @@
+"""The event loop of a front: uvicorn on the bound socket, signals, and the order in which things end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
+from functools import partial
+from importlib.metadata import version
+from ipaddress import ip_address
+from random import SystemRandom
+from typing import Any
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from heliograph.serve.frames import PROTOCOL, Start
+from heliograph.serve.front.app import make_app
+from heliograph.serve.front.connection import Connection
+from heliograph.serve.front.face import Face
+from heliograph.serve.front.service import Service, World
+from heliograph.serve.front.spawn import Process, spawn
+from heliograph.serve.front.start import BACKLOG, Options, Report
+from heliograph.serve.limits import LIMITS, Limits
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its signals, which are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run(options: Options, process: Process, listener: socket.socket, face: Future[Face], report: Report) -> int:
+    """Serves until the end. ``process`` is the first worker."""
+    workers = iter([process])
+
+    def launch() -> Process:
+        return next(workers, None) or spawn()
+
+    world = World(
+        launch, time.monotonic, time.time, partial(SystemRandom().getrandbits, 63), lambda: os.urandom(16).hex()
+    )
+
+    async def until_a_signal() -> None:
+        with signals() as came:
+            await main(options, world, listener, face, report, LIMITS, came)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(until_a_signal())
+    return 0
+
+
+async def main(
+    options: Options, world: World, listener: socket.socket, face: Future[Face], report: Report, limits: Limits,
+    stop: asyncio.Event,
+) -> None:  # fmt: skip
+    """Serves until ``stop`` is set, then ends in good order; set once more meanwhile, it ends at once.
+
+    Raises the error that ended the server otherwise.
+    """
+    service = Service(
+        start_of(options), asyncio.wrap_future(face), world, report, limits, alias=options.alias, strict=options.strict
+    )
+    local = ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+    http = HttpServer(http_config(make_app(service, version("heliograph"), local=local), limits))
+    supervising = asyncio.create_task(service.supervisor.run())
+    serving = asyncio.create_task(http.serve([listener]))
+    try:
+        await first(stop.wait(), supervising, serving)
+        if stop.is_set():
+            stop.clear()
+            await first(stop.wait(), service.drain(options.shutdown), supervising)
+            await service.supervisor.stop()
+        await (serving if serving.done() else supervising)
+    finally:
+        service.draining = True
+        supervising.cancel()
+        http.should_exit = True
+        await serving
+
+
+def start_of(options: Options) -> Start:
+    """What the worker is told."""
+    return Start(
+        protocol=PROTOCOL, core=str(options.core), threads=options.threads, units=options.units,
+        memory=options.memory, wait_all=options.wait_all,
+    )  # fmt: skip
+
+
+def http_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=partial(Connection, limits=limits),  # type: ignore[arg-type]  # called, never subclassed
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=round(limits.keep_alive),
+        timeout_graceful_shutdown=round(limits.stop),
+        backlog=BACKLOG,
+    )
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set."""
+    loop = asyncio.get_running_loop()
+    came = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, came.set)
+    try:
+        yield came
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def first(*steps: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
+    """Until one of them has ended. Coroutines that have not are cancelled, tasks go on."""
+    tasks = [step if isinstance(step, asyncio.Task) else asyncio.create_task(step) for step in steps]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, step in zip(tasks, steps, strict=True):
+            if task is not step:
+                task.cancel()

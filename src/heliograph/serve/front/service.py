@@ -1,0 +1,188 @@
+"""What answers requests: admits them, holds early ones, makes rows of plans, and ends in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from heliograph.errors import HeliographError, TemplateError, UsageError
+from heliograph.runtime.text import Text
+from heliograph.serve.frames import Launched, Ready, Start
+from heliograph.serve.front.face import Face
+from heliograph.serve.front.generation import Generation
+from heliograph.serve.front.journal import End, Journal, Work
+from heliograph.serve.front.metrics import Metrics
+from heliograph.serve.front.openai_request import Model, Plan, work_of
+from heliograph.serve.front.refusal import invalid, unavailable
+from heliograph.serve.front.rounds import Rounds
+from heliograph.serve.front.start import Report
+from heliograph.serve.front.supervisor import State, Supervisor, Worker
+from heliograph.serve.front.text_stream import TextStream
+from heliograph.serve.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is outside of the process, so that tests can put something else in its place."""
+
+    launch: Callable[[], Worker]
+    clock: Callable[[], float]  # seconds that only rise
+    wall: Callable[[], float]  # seconds since 1970
+    seed: Callable[[], int]  # 63 random bits
+    name: Callable[[], str]  # an id that no other request has
+
+
+class Service:
+    """One event loop. The supervisor's observer, too."""
+
+    def __init__(
+        self, start: Start, face: Awaitable[Face], world: World, report: Report, limits: Limits, *, alias: str = "",
+        strict: bool = False,
+    ) -> None:  # fmt: skip
+        self.world, self.limits, self.strict = world, limits, strict
+        self.journal = Journal()
+        self.rounds = Rounds()
+        self.metrics = Metrics(self.rounds)
+        self.draining = False
+        self._face = asyncio.ensure_future(face)
+        self.supervisor = Supervisor(world.launch, start, self._digest(), self.journal, self, limits)
+        self._report, self._alias = report, alias
+        self._ready: Ready | None = None
+        self._began = world.clock()
+        self._created = int(world.wall())
+        self._requests = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+    @property
+    def status(self) -> str:
+        """ "ready", or why not."""
+        return "draining" if self.draining else self.supervisor.state.value
+
+    @contextlib.contextmanager
+    def admit(self) -> Iterator[None]:
+        """Counts a request while it is answered. Refusal if there are too many, or the server is ending."""
+        if self.draining:
+            raise unavailable("the server is ending")
+        if self._requests >= self.limits.waiting:
+            raise unavailable(f"{self._requests} requests wait or run already")
+        self._requests += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._idle.set()
+
+    async def hold(self) -> Model:
+        """The model, once the server is ready; early requests wait here. Refusal if it is not, or not in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.hold):
+                await self.supervisor.settled.wait()
+        if self.supervisor.state is not State.READY or self._ready is None:
+            raise unavailable(f"the model is {self.supervisor.state.value}")
+        face, ready = await self._face, self._ready
+        facts = face.facts
+        return Model(
+            name=self._alias or face.name, digest=face.digest, created=self._created,
+            context=min(facts.context, ready.blocks * ready.block_tokens), vocabulary=facts.vocabulary, eos=facts.eos,
+            concurrency=ready.concurrency, biases=ready.biases,
+        )  # fmt: skip
+
+    async def encode(self, plan: Plan) -> list[tuple[int, ...]]:
+        """The tokens of a plan's prompts, in a thread: neither templates nor tokenizers may stop the others."""
+        if plan.prompts and all(not isinstance(prompt, str) for prompt in plan.prompts):
+            return [tuple(prompt) for prompt in plan.prompts if not isinstance(prompt, str)]
+        text = await self.text()
+        try:
+            async with asyncio.timeout(self.limits.render):
+                return await asyncio.to_thread(_encode, text, plan)
+        except TimeoutError:
+            raise unavailable(f"the prompt took longer than {self.limits.render:.0f} s to render") from None
+        except (UsageError, TemplateError) as error:
+            raise invalid(f"{error.doing}: {error.found}", "messages") from error
+
+    async def text(self) -> Text:
+        return (await self._face).text
+
+    async def decode(self, tokens: Sequence[int], model: Model) -> str:
+        """The text of tokens, control tokens shown."""
+        if any(not 0 <= token < model.vocabulary for token in tokens):
+            raise invalid(f"a token outside of the vocabulary of {model.vocabulary}", "tokens")
+        text = await self.text()
+        return await asyncio.to_thread(lambda: text.decode(tokens, controls=True))
+
+    def generate(self, plan: Plan, prompts: Sequence[Sequence[int]], model: Model, text: Text) -> Generation:
+        """Starts to generate. Refusal if the plan does not fit the model; :meth:`cancel` it when nobody waits."""
+        generation = Generation(self.metrics.timer(self.world.clock))
+        works = work_of(plan, prompts, model, self.world.seed())
+        generation.prompt_tokens = sum(len(prompt) for prompt in prompts)
+        self.metrics.prompt_tokens.inc(generation.prompt_tokens)
+        for work in works:
+            rows = self.journal.open(work, partial(_stream_of, text, work), generation.changed)
+            generation.rows += rows
+            self.supervisor.submit(rows)
+        return generation
+
+    def cancel(self, generation: Generation) -> None:
+        """Ends what is still under way of it, at once."""
+        if rows := generation.under_way:
+            self.supervisor.cancel(rows)
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+    async def drain(self, seconds: float) -> None:
+        """Refuses new requests, lets running ones end for a while, then cancels them."""
+        self.draining = True
+        self._report.draining()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        self.journal.finish_all(End.FAILED, "the server is ending")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.stop):
+                await self._idle.wait()
+
+    # ---- what the supervisor tells ---------------------------------------------------------------------------------
+    def phase(self, name: str, nanoseconds: int) -> None:
+        self.metrics.phases[name] = nanoseconds
+        self._report.phase(name, nanoseconds)
+
+    def ready(self, ready: Ready) -> None:
+        self._ready = ready
+        self.metrics.free_blocks = ready.blocks
+        self._report.ready(round((self.world.clock() - self._began) * 1e9))
+
+    def launched(self, launched: Launched, kept: int) -> None:
+        self.rounds.count(launched, kept)
+        self.metrics.launched(launched)
+
+    def restarting(self, error: HeliographError) -> None:
+        self.metrics.restarts += 1
+        self._report.restarting(error)
+
+    async def _digest(self) -> str:
+        face = await self._face
+        self.phase("front/text", face.nanoseconds)
+        return face.digest
+
+
+def _stream_of(text: Text, work: Work) -> TextStream:
+    return TextStream(text.decoder(), work.stop_strings, work.least)
+
+
+def _encode(text: Text, plan: Plan) -> list[tuple[int, ...]]:
+    if plan.messages:
+        return [tuple(text.encode_chat(plan.messages))]
+    return [tuple(_encode_prompt(text, prompt)) for prompt in plan.prompts]
+
+
+def _encode_prompt(text: Text, prompt: str | tuple[int, ...]) -> Sequence[int]:
+    """An empty text is the beginning of one, if the model has a token for that."""
+    if not isinstance(prompt, str):
+        return prompt
+    return text.encode(prompt) or ([text.bos] if text.bos >= 0 else [])

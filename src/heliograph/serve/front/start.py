@@ -1,0 +1,117 @@
+"""What ``heliograph serve`` calls. The order is for the time to the first token: the worker is spawned and the port
+is bound before anything heavy is imported, and the tokenizer is read in a thread meanwhile.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from heliograph.errors import HeliographError, UsageError
+from heliograph.serve.front.spawn import spawn
+from heliograph.serve.limits import LIMITS
+
+if TYPE_CHECKING:
+    from heliograph.serve.front.face import Face
+
+BACKLOG = 2048  # connections that wait to be accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Zeros and empty strings mean "not given"."""
+
+    core: Path
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any free one
+    threads: int = 0  # of the worker that run kernels
+    units: int = 0  # KV blocks
+    memory: int = 0  # bytes
+    wait_all: bool = False  # every bucket before ready
+    strict: bool = False  # refuse unknown fields of requests
+    alias: str = ""  # model name in the API; else the core's name as signed
+    shutdown: float = LIMITS.shutdown  # seconds that running requests may take to end
+
+
+class Report(Protocol):
+    """Told what happens, in the thread that called ``serve``."""
+
+    def listening(self, url: str) -> None:
+        """The port is bound: clients may connect, early requests are held."""
+
+    def phase(self, name: str, nanoseconds: int) -> None:
+        """A phase of the start has ended; ``front/...`` are ours, the others the worker's."""
+
+    def ready(self, nanoseconds: int) -> None:
+        """Requests are answered from now on; time since ``serve`` was called."""
+
+    def restarting(self, error: HeliographError) -> None:
+        """The worker ended; another one is started."""
+
+    def draining(self) -> None:
+        """A signal came: running requests may end, new ones are refused."""
+
+
+def serve(options: Options, report: Report) -> int:
+    """Serves until a signal ends it, then gives 0. Raises the error that ended the server otherwise."""
+    process = spawn()
+    listener = None
+    try:
+        listener = listen(options.host, options.port)
+        report.listening(url_of(listener))
+        face = ThreadPoolExecutor(1, "face").submit(_load_face, options.core)
+        raise_descriptors()
+        before = time.perf_counter_ns()
+        from heliograph.serve.front.server import run  # noqa: PLC0415  100 ms of imports, while the worker starts
+
+        report.phase("front/imports", time.perf_counter_ns() - before)
+        return run(options, process, listener, face, report)
+    finally:
+        if listener is not None:
+            listener.close()
+        process.kill()
+        process.socket.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. UsageError if the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"listening on {host} port {port}", found=str(error), required="an address of this machine and a free port",
+            hint="another server may run there: choose another port, or 0 for any free one",
+        ) from error  # fmt: skip
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def raise_descriptors() -> None:
+    """A connection costs a descriptor: allow as many as the system lets us."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _load_face(core: Path) -> Face:
+    from heliograph.serve.front.face import load_face  # noqa: PLC0415  in its thread, beside the server's imports
+
+    return load_face(core)

@@ -1,0 +1,12 @@
+"""``python -m heliograph.serve.worker FD``: a worker on an inherited socket."""
+
+import signal
+import sys
+import time
+
+if __name__ == "__main__":
+    began = time.perf_counter_ns()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # before the imports: from a terminal it reaches the whole group
+    from heliograph.serve.worker.main import main
+
+    sys.exit(main(int(sys.argv[1]), began))

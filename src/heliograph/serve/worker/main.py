@@ -1,0 +1,135 @@
+"""The process: a socket to the front, one core, the loop. ``python -m heliograph.serve.worker FD``.
+
+It ends with 0 after Stop and when the front goes, at once and whatever it was doing; with 1 after an error, which it
+tells as its last words. The front alone decides when to end: SIGINT, which a terminal sends to the whole group, is
+ignored. SIGTERM ends it by the kernel's own hand: it holds nothing that outlives it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from heliograph.core.policy import Policy
+from heliograph.core.verify import verify
+from heliograph.errors import HeliographError, ProtocolError
+from heliograph.runtime.load import load
+from heliograph.runtime.steps import Steps
+from heliograph.serve.frames import PROTOCOL, Cancel, Failed, Hello, Phase, Ready, Start, Stop, Submit, check_protocol
+from heliograph.serve.limits import LIMITS
+from heliograph.serve.worker.engine import Engine
+from heliograph.serve.worker.link import FrontGone, Link
+
+OK, FAILED = 0, 1
+
+
+def main(descriptor: int, began: int) -> int:
+    """``began``: ``time.perf_counter_ns()`` before the imports. The exit code."""
+    connection = socket.socket(fileno=descriptor)
+    leave_with(connection)
+    link = Link(connection)
+    link.send(Phase("imports", time.perf_counter_ns() - began))
+    try:
+        with ExitStack() as held:
+            serve(link, start(link, held))
+    except FrontGone:
+        return OK
+    except HeliographError as error:
+        return say_last(link, error)
+    return OK
+
+
+def leave_with(front: socket.socket) -> None:
+    """Ends this process when the front's end of the socket is closed, also in the middle of a load or a launch."""
+    poll = select.poll()
+    poll.register(front, select.POLLRDHUP)
+
+    def watch() -> None:
+        poll.poll()
+        os._exit(OK)
+
+    threading.Thread(target=watch, name="front", daemon=True).start()
+
+
+def start(link: Link, held: ExitStack) -> Engine:
+    """From Start to Ready. What is taken is given back by ``held``."""
+    order = first(link)
+    check_protocol(order.protocol)
+    begin = time.perf_counter_ns()
+    with verify(Path(order.core), Policy.local()) as verified:
+        link.send(Hello(PROTOCOL, verified.digest, verified.name))
+        link.send(Phase("verify", time.perf_counter_ns() - begin))
+        program = load(
+            verified,
+            workers=order.threads,
+            units=order.units or None,
+            memory=order.memory or None,
+            ready="all" if order.wait_all else "first",
+        )
+    held.enter_context(program)
+    for name, nanoseconds in program.phases.items():
+        link.send(Phase(name, nanoseconds))
+    steps = held.enter_context(Steps(program))
+    gc.collect()
+    gc.freeze()  # what the load made lives as long as the process: later collections need not walk it
+    link.send(Ready(steps.text.concurrency, steps.units - 1, steps.text.block_tokens, steps.biases))
+    return Engine(steps, time.perf_counter_ns)
+
+
+def first(link: Link) -> Start:
+    """The first message, which must be Start."""
+    end = time.monotonic() + LIMITS.start
+    while (left := end - time.monotonic()) > 0:
+        for message in link.receive(left):
+            if isinstance(message, Start):
+                return message
+            raise _out_of_turn(type(message).__name__)
+    raise _out_of_turn(f"nothing for {LIMITS.start:g} s")
+
+
+def serve(link: Link, engine: Engine) -> None:
+    """Rounds while there are rows, builds while there are none, until Stop. Looks at the socket before each."""
+    while True:
+        idle = link.full or not (engine.busy or engine.unbuilt)
+        for message in link.receive(None if idle else 0):
+            match message:
+                case Submit():
+                    ended = engine.submit(message)
+                case Cancel():
+                    ended = engine.cancel(message)
+                case Stop():
+                    return
+                case Start():
+                    raise _out_of_turn("a second Start")
+            for each in ended:
+                link.send(each)
+        if link.full:
+            continue
+        if engine.busy:
+            for launched in engine.round():
+                link.send(launched)
+        else:
+            engine.build()
+
+
+def say_last(link: Link, error: HeliographError) -> int:
+    """The error in a Failed, if the front still listens. The exit code."""
+    parts = (error.doing, error.found, error.required, error.hint)
+    texts = (part.encode(errors="replace").decode() for part in parts)  # names of files need not be Unicode
+    with suppress(FrontGone):
+        link.send(Failed(type(error).__name__, *texts))
+        link.drain(LIMITS.stop)
+    return FAILED
+
+
+def _out_of_turn(found: str) -> ProtocolError:
+    return ProtocolError(
+        "reading what the front says", found=found, required="one Start, then Submit, Cancel or Stop",
+        hint="workers are started by heliograph serve",
+    )  # fmt: skip

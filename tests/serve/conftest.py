@@ -1,0 +1,1 @@
+"""Its place lets the tests below import ``served`` and ``scripted_worker``."""
