@@ -62,6 +62,7 @@ HG_INLINE uint32_t real_rows(const int32_t *real, uint32_t rows) {
   return *real < 0 ? 0 : uint32_t(min_of(uint64_t(*real), rows));
 }
 HG_INLINE Range share(uint32_t first, uint32_t last, uint64_t blocks, uint64_t needed) {
+  if (first == last) return {0, 0};
   return {first * needed / blocks, last * needed / blocks};
 }
 HG_INLINE uint64_t blocks_of(uint64_t items, uint64_t per_block) { return (items + per_block - 1) / per_block; }

@@ -119,8 +119,8 @@ def prefill_step(
 
 def _sample(
     logits: Tensor, slots: Tensor, masks: Tensor, history: Tensor, last_token: Tensor, real: Tensor | None, *,
-    lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, presence: Tensor, frequency: Tensor,
-    repetition: Tensor, bias_ids: Tensor, bias_values: Tensor, mask_index: Tensor, seed: Tensor,
+    lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, presence: Tensor,
+    frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor, mask_index: Tensor, seed: Tensor,
     sample_position: Tensor, logprob_count: Tensor,
 ) -> Mapping[str, Tensor]:  # fmt: skip
     sampled, logprobs, logprob_ids = ops.sample(

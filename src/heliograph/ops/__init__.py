@@ -15,8 +15,8 @@ A folder says what the op means (shapes, types, tolerances), which kernels it ha
 Everything but ``reference.py`` and ``references`` is free of torch and numpy, since the runtime needs names and
 parameter blocks. Imports ``errors`` only, never ``core``, ``device``, ``capture``, ``runtime``.
 
-An op that computes row by row takes ``real``, i32[1]: how many leading rows of its bucket are no padding. The rows behind
-them are not computed, and what the result holds there is undefined. Without it all rows are.
+An op that computes row by row takes ``real``, i32[1]: how many leading rows of its bucket are no padding. The rows
+behind them are not computed, and what the result holds there is undefined. Without ``real`` no row is padding.
 
 All kernels are row-invariant: a row of a result has the same bits in any bucket, at any index, in any chunk, on any
 number of workers. ``tests/ops`` compares them by bytes.

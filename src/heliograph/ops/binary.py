@@ -20,5 +20,6 @@ def lower_binary(recorder: Recorder, call: Call, kernel: Kernel, names: tuple[st
     left, right = call.rows(names[0], x), call.rows(names[1], y)
     recorder.launch(
         kernel, left.count * blocks(left.columns, BLOCK_COLUMNS), x=x, y=y, real=real, out=out,
-        x_stride=left.stride, y_stride=right.stride, rows=left.count, columns=left.columns, columns_per_block=BLOCK_COLUMNS,
+        x_stride=left.stride, y_stride=right.stride, rows=left.count, columns=left.columns,
+        columns_per_block=BLOCK_COLUMNS,
     )  # fmt: skip

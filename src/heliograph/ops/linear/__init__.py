@@ -38,5 +38,6 @@ def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, o
     call.require(weight.shape[0] == outputs, f"{weight.shape[0]} weight rows", f"out_features {outputs}")
     recorder.launch(
         BY_LAYOUT[layout], blocks(outputs, BLOCK_OUTPUTS) * blocks(rows.count, BLOCK_ROWS), x=x, weight=weight,
-        bias=call.optional_vector("bias", "f32", outputs), real=call.real(), out=outs[0], x_stride=rows.stride, weight_stride=stride, rows=rows.count, depth=rows.columns, outputs=outputs,
+        bias=call.optional_vector("bias", "f32", outputs), real=call.real(), out=outs[0],
+        x_stride=rows.stride, weight_stride=stride, rows=rows.count, depth=rows.columns, outputs=outputs,
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""``paged_attention(q f32[T, H, D], cache, layer, tables i32[S, MB], rows i32[T], positions i32[T], scale, real i32[1]?)
--> f32[T, H, D]``
+"""``paged_attention(q f32[T, H, D], cache, layer, tables i32[S, MB], rows i32[T], positions i32[T], scale,
+real i32[1]?) -> f32[T, H, D]``
 
 Row t attends to the tokens 0..positions[t] of table row rows[t] (``ops.paging``), causal by construction: the keys of
-a chunk are stored before. Query head h reads key head h // (H / KVH). A row of position -1, and one that the table cannot
-hold, gives zeros; rows from ``real`` on are padding and computed in no way.
+a chunk are stored before. Query head h reads key head h // (H / KVH). A row of position -1, and one that the table
+cannot hold, gives zeros; rows from ``real`` on are padding.
 
 One algorithm for decode and prefill: tiles of 16 absolute positions, in order, with a running maximum and sum in f32.
 A row's bits depend on its own query, position and keys alone. Kernels differ in how many heads of a group they
@@ -50,6 +50,6 @@ def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, o
     recorder.launch(
         BY_GROUP[group], tokens * (heads // group), q=q, cache=place.cache, tables=place.tables,
         rows=call.vector("rows", "i32", tokens), positions=call.vector("positions", "i32", tokens), real=call.real(),
-        out=outs[0], q_token_stride=token_stride, q_head_stride=head_stride, **place.fields(), tokens=tokens, heads=heads,
-        scale=call.number("scale"),
+        out=outs[0], q_token_stride=token_stride, q_head_stride=head_stride, **place.fields(), tokens=tokens,
+        heads=heads, scale=call.number("scale"),
     )  # fmt: skip

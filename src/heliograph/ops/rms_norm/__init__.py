@@ -21,7 +21,8 @@ RMS_NORM = Kernel(
     "norm", "rms_norm_f32",
     ParamBlock(
         ("x", "ptr"), ("weight", "ptr"), ("real", "ptr"), ("out", "ptr"), ("outer_stride", "u64"),
-        ("inner_stride", "u64"), ("inner", "u32"), ("rows", "u32"), ("dim", "u32"), ("rows_per_block", "u32"), ("eps", "f32"),
+        ("inner_stride", "u64"), ("inner", "u32"), ("rows", "u32"), ("dim", "u32"),
+        ("rows_per_block", "u32"), ("eps", "f32"),
     ),
 )  # fmt: skip
 KERNELS = (RMS_NORM,)

@@ -22,7 +22,8 @@ MAX_PAIRS = 512
 
 PARAMS = ParamBlock(
     ("x", "ptr"), ("positions", "ptr"), ("inv_freq", "ptr"), ("real", "ptr"), ("out", "ptr"),
-    ("token_stride", "u64"), ("head_stride", "u64"), ("tokens", "u32"), ("heads", "u32"), ("dim", "u32"), ("rotated", "u32"),
+    ("token_stride", "u64"), ("head_stride", "u64"), ("tokens", "u32"), ("heads", "u32"), ("dim", "u32"),
+    ("rotated", "u32"),
 )  # fmt: skip
 HALF = Kernel("rope", "rope_half", PARAMS)
 INTERLEAVED = Kernel("rope", "rope_interleaved", PARAMS)

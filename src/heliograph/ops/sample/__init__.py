@@ -6,8 +6,8 @@ logprob_ids i32[R, 20])``
 All that decides a token, one row at a time; what is not given a type above is [R] of i32, or of f32 for temperature,
 top-p, min-p and the penalties. A row reads nothing of another row.
 
-Rows from ``real`` on are padding. A row whose slot is -1 (or outside the table) is as well: its id is -1, its logprobs 0
-and their ids -1, and no state is written. Any other row:
+Rows from ``real`` on are padding. Of a row whose slot is -1 (or outside the table) the id is -1, the logprobs are 0 and
+their ids -1, and no state is written. Any other row:
 
 1. A logit that is NaN counts as minus infinity, plus infinity as the largest number.
 2. **Logprobs** come first: logit - max - log(sum(exp(logit - max))). Row 0 of the result is that of the token chosen
@@ -51,12 +51,12 @@ NUMBERS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition
 NAMES = (
     "logits", "slots", "lengths", "temperature", "top_k", "top_p", "min_p", "presence", "frequency", "repetition",
     "bias_ids", "bias_values", "mask_index", "masks", "seed", "sample_position", "logprob_count", "history",
-    "last_token", "real",
+    "last_token",
 )  # fmt: skip
 SAMPLE = Kernel(
     "sample", "sample_f32",
     ParamBlock(
-        *((name, "ptr") for name in NAMES), ("ids", "ptr"), ("logprobs", "ptr"), ("logprob_ids", "ptr"),
+        *((name, "ptr") for name in (*NAMES, "real")), ("ids", "ptr"), ("logprobs", "ptr"), ("logprob_ids", "ptr"),
         ("work", "ptr"), ("mass", "ptr"), ("list", "ptr"), ("logits_stride", "u64"), ("rows", "u32"),
         ("vocabulary", "u32"), ("padded", "u32"), ("slot_count", "u32"), ("context", "u32"), ("mask_count", "u32"),
     ),
@@ -66,7 +66,7 @@ KERNELS = (SAMPLE,)
 
 @lowers("heliograph.sample.default")
 def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, object], outs: tuple[View, ...]) -> None:
-    call = Call("sample", NAMES, args, keywords)
+    call = Call("sample", (*NAMES, "real"), args, keywords)
     logits = call.view("logits", "f32", 2)
     rows, vocabulary = logits.shape
     call.require(vocabulary > 0, "an empty vocabulary", "at least one token")
