@@ -1,5 +1,6 @@
 // Device, as Python sees it. A device's own constructor is in host_bindings.cpp or cuda_module.cpp.
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
@@ -17,6 +18,8 @@ void bind_device(nb::module_ &m) {
       .def_prop_ro("arch", &Device::arch, "From the driver: x86-64-v3, sm_90.")
       .def_prop_ro("alive", &Device::alive, "False once its context is gone.")
       .def_prop_ro("granularity", &Device::granularity, "Bytes: what is mapped is a multiple of it.")
+      .def_prop_ro("free_bytes", &Device::free_bytes,
+                   "What may still be mapped, or held by executables; None where the device states no limit.")
       .def("reserve", [](Device &self, uint64_t address, uint64_t span) {
         return ReservationHandle(unlocked([&] { return self.reserve(address, span); }));
       }, "address"_a, "span"_a, "Exactly there, or AddressTakenError.")

@@ -18,6 +18,8 @@ CudaDevice::CudaDevice(int index) : context_(std::make_shared<CudaContext>(index
 
 uint64_t CudaDevice::granularity() const { return cuda_granularity(*context_); }
 
+std::optional<uint64_t> CudaDevice::free_bytes() const { return cuda_free_bytes(*context_); }
+
 std::shared_ptr<Reservation> CudaDevice::reserve(uint64_t address, uint64_t span) {
   return std::make_shared<CudaReservation>(context_, address, span);
 }

@@ -11,6 +11,7 @@ class CudaDevice final : public Device {
   std::string arch() const override { return context_->arch(); }
   bool alive() const override { return !context_->closed() && context_->alive(); }
   uint64_t granularity() const override;
+  std::optional<uint64_t> free_bytes() const override;
   std::shared_ptr<Reservation> reserve(uint64_t address, uint64_t span) override;
   std::shared_ptr<Module> load_module(std::shared_ptr<const SealedImage> image) override;
   std::shared_ptr<Stream> create_stream() override;

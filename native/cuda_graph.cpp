@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cuda_driver.h"
+#include "cuda_memory.h"
 #include "cuda_stream.h"
 #include "flags.h"
 
@@ -20,12 +21,6 @@ CUgraphEdgeData edge_data(const Edge &edge) {
   CUgraphEdgeData data{};
   std::memcpy(&data, edge.data.data(), sizeof data);
   return data;
-}
-
-uint64_t free_bytes(const CudaContext &context) {
-  size_t free = 0, total = 0;
-  context.check(context.api().cuMemGetInfo(&free, &total), "cuMemGetInfo", "measuring an executable");
-  return free;
 }
 
 // Resident memory of this process that no file backs.
@@ -259,10 +254,10 @@ CudaExecutable::CudaExecutable(std::shared_ptr<CudaContext> context, CUgraph gra
     : context_(std::move(context)), exec_(context_), flags_(flags), nodes_(nodes) {
   functions_ = std::move(functions);  // holds: R4 tests/device/test_cuda_graph.py::test_executable_holds_its_modules
   CudaCurrent current(*context_, "instantiating a graph");
-  const uint64_t free_before = free_bytes(*context_), host_before = anonymous_bytes();
+  const uint64_t free_before = cuda_free_bytes(*context_), host_before = anonymous_bytes();
   context_->check(context_->api().cuGraphInstantiateWithFlags(exec_.out(), graph, flags), "cuGraphInstantiateWithFlags",
                   "instantiating a graph");
-  device_bytes_ = growth(free_bytes(*context_), free_before);
+  device_bytes_ = growth(cuda_free_bytes(*context_), free_before);
   host_bytes_ = growth(host_before, anonymous_bytes());
   ++context_->counters.executables_created;
   ++context_->counters.executables_live;

@@ -24,6 +24,14 @@ uint64_t cuda_granularity(const CudaContext &context) {
   return bytes;
 }
 
+uint64_t cuda_free_bytes(const CudaContext &context) {
+  const char *doing = "reading how much memory is free";
+  CudaCurrent current(context, doing);
+  size_t free = 0, total = 0;
+  context.check(context.api().cuMemGetInfo(&free, &total), "cuMemGetInfo", doing);
+  return free;
+}
+
 CudaReservation::CudaReservation(std::shared_ptr<CudaContext> context, uint64_t address, uint64_t span)
     : context_(std::move(context)), address_(address), span_(span) {
   const std::string doing = "reserving " + std::to_string(span) + " bytes at " + hex(address);

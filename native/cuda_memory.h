@@ -42,5 +42,6 @@ class CudaReservation final : public Reservation {
 };
 
 uint64_t cuda_granularity(const CudaContext &context);
+uint64_t cuda_free_bytes(const CudaContext &context);
 
 }  // namespace hg

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -160,6 +161,8 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual std::string arch() const = 0;  // from the driver: "x86-64-v3", "sm_90"
   virtual bool alive() const = 0;        // false once its context is gone
   virtual uint64_t granularity() const = 0;
+  // What may still be mapped, or held by executables; nothing where the device states no limit.
+  virtual std::optional<uint64_t> free_bytes() const = 0;
   virtual std::shared_ptr<Reservation> reserve(uint64_t address, uint64_t span) = 0;  // exactly there, or AddressTakenError
   // Loads a kernel image. The module keeps the image (and so its descriptor) for as long as it lives.
   virtual std::shared_ptr<Module> load_module(std::shared_ptr<const SealedImage> image) = 0;

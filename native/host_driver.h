@@ -40,6 +40,7 @@ class HostDevice : public Device {
   std::string arch() const override;
   bool alive() const override { return !closed_.load() && !forked(); }
   uint64_t granularity() const override;
+  std::optional<uint64_t> free_bytes() const override { return budget_.left(); }
   std::shared_ptr<Reservation> reserve(uint64_t address, uint64_t span) override;
   std::shared_ptr<Module> load_module(std::shared_ptr<const SealedImage> image) override;
   std::shared_ptr<Stream> create_stream() override;

@@ -72,6 +72,11 @@ void MemoryBudget::take(const char *doing, uint64_t bytes) {
   } while (!used_.compare_exchange_weak(used, used + bytes));
 }
 
+std::optional<uint64_t> MemoryBudget::left() const {
+  if (limit_ == 0) return std::nullopt;
+  return limit_ - std::min(used_.load(), limit_);
+}
+
 bool MappedParts::any(uint64_t offset, uint64_t size) const {
   auto next = parts_.upper_bound(offset);
   if (next != parts_.begin() && std::prev(next)->second.end > offset) return true;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "driver.h"
 
@@ -18,7 +19,7 @@ class MemoryBudget {
   explicit MemoryBudget(uint64_t limit) : limit_(limit) {}  // 0: no limit
   void take(const char *doing, uint64_t bytes);             // OutOfMemoryError with the numbers, and nothing taken
   void give(uint64_t bytes) { used_.fetch_sub(bytes); }
-  uint64_t used() const { return used_.load(); }
+  std::optional<uint64_t> left() const;  // nothing without a limit
 
  private:
   const uint64_t limit_;

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from heliograph.cli.main import COMMANDS, EXIT_CODES, group
+from heliograph.cli.group import COMMANDS, EXIT_CODES, group
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "commands.md"

@@ -329,17 +329,24 @@ def draft(study: Study, writer: DraftWriter) -> Drafted:
     return Drafted(writer.finish(core, PROVENANCE, data, key), key, core, data, builder.padding())
 
 
-def ask(made: Drafted, mode: str = "explore", limit: int = 60) -> subprocess.CompletedProcess[bytes]:
+def ask(
+    made: Drafted, mode: str = "explore", limit: int = 60, memory_limit: int = 0
+) -> subprocess.CompletedProcess[bytes]:
     """Runs the checker on a draft, as capture does."""
     request = Request(
-        public_key=made.key.public_bytes.hex(), mode=mode, workers=2, limit_seconds=limit, padding=made.padding
+        public_key=made.key.public_bytes.hex(),
+        mode=mode,
+        workers=2,
+        limit_seconds=limit,
+        memory_limit=memory_limit,
+        padding=made.padding,
     )
     command = [sys.executable, "-m", "heliograph.runtime.check", str(made.draft.path)]
     return subprocess.run(command, input=msgspec.json.encode(request), capture_output=True, check=False)
 
 
-def check(made: Drafted, mode: str = "explore", limit: int = 60) -> Report:
-    done = ask(made, mode, limit)
+def check(made: Drafted, mode: str = "explore", limit: int = 60, memory_limit: int = 0) -> Report:
+    done = ask(made, mode, limit, memory_limit)
     assert done.returncode == 0, done.stderr.decode()
     return msgspec.json.decode(done.stdout, type=Report)
 

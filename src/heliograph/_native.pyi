@@ -202,6 +202,12 @@ class Device:
     def granularity(self) -> int:
         """Bytes: what is mapped is a multiple of it."""
 
+    @property
+    def free_bytes(self) -> int | None:
+        """
+        What may still be mapped, or held by executables; None where the device states no limit.
+        """
+
     def reserve(self, address: int, span: int) -> Reservation:
         """Exactly there, or AddressTakenError."""
 

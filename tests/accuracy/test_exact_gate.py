@@ -13,9 +13,10 @@ from torch import Tensor
 
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
-from heliograph.runtime.generate import Generator, Sampling
 from heliograph.runtime.load import load
 from heliograph.runtime.program import Program
+from heliograph.runtime.sampling import Sampling
+from heliograph.runtime.steps import Steps
 from heliograph.runtime.text import Text
 
 CONTROLS = 5  # prompts that a negative control runs on
@@ -39,17 +40,17 @@ def reference(smollm2: Path) -> Reference:
 
 def decoded(program: Program, ids: Ids) -> list[Tensor]:
     """Logits after each token of each prompt, f32[T, V], teacher-forced through decode buckets."""
-    generator = Generator(program)
-    rows = [generator.add(prompt, Sampling()) for prompt in ids]
     found: list[list[Tensor]] = [[] for _ in ids]
-    for _ in range(len(ids[0])):
-        generator.decode(rows)
-        shape = program.bucket("decode", rows=len(rows))
-        with program.view("decode", shape, "logits") as view:
+    shape = program.bucket("decode", rows=len(ids))
+    with Steps(program) as steps, program.view("decode", shape, "logits") as view:
+        seats = [steps.seat(row, range(1 + 3 * row, 4 + 3 * row), Sampling()) for row in range(len(ids))]
+        for position in range(len(ids[0])):
+            now = [prompt[position] for prompt in ids]
+            steps.decode(shape["rows"], seats, now, [position] * len(ids))
             logits = torch.frombuffer(bytearray(view), dtype=torch.float32).view(shape["rows"], -1)
-        for row, steps in enumerate(found):
-            steps.append(logits[row])
-    return [torch.stack(steps) for steps in found]
+            for row, positions in enumerate(found):
+                positions.append(logits[row])
+    return [torch.stack(positions) for positions in found]
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +97,15 @@ def test_chunks_of_a_prompt_give_the_logits_of_its_decoded_tokens(
 ) -> None:
     ids, ours = ids_and_ours
     with verify(smollm2_core, Policy.local()) as verified, load(verified) as program:
-        generator = Generator(program)
+        steps = Steps(program)
+        seat = steps.seat(0, [1, 2, 3], Sampling())
         for prompt, logits in zip(ids[:4], ours[:4], strict=True):
             for length in (1, 16, 17, 48):
-                row = generator.add(prompt[:length], Sampling())
-                generator.prefill(row)
                 shape = program.bucket("prefill", tokens=length)
+                steps.prefill(shape["tokens"], seat, prompt[:length], 0)
                 found = torch.frombuffer(bytearray(program.read("prefill", shape, "logits")), dtype=torch.float32)
                 assert torch.equal(found, logits[length - 1])
-                generator.remove(row)
+        steps.close()
 
 
 def control(reference: Reference, wanted: Sequence[Tensor], ids: Ids) -> Difference:

@@ -29,6 +29,8 @@ from heliograph.errors import (
 )
 from heliograph.runtime.load import load
 
+LIMIT = 7 << 20  # of a device
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,12 +213,18 @@ def test_device_memory_is_given_back_before_the_checker_starts(tmp_path: Path, m
         device.reserve(region_base(0, "weights"), 4096).close()
         device.close()
         free.append(True)
+        limits.append(self.memory_limit)
         return run(self, *arguments)
 
+    limits: list[int] = []
     monkeypatch.setattr(checker.Checking, "run", watched)
     model, spec = nn.Linear(8, 1 << 17), spec_of(lambda m, x: {"y": m(x)[:, :4].clone()}, rows=(1,))
-    capture(model, spec, cores=tmp_path, memory_limit=7 << 20)
+    core = capture(model, spec, cores=tmp_path, memory_limit=LIMIT)
     assert free == [True, True]
+    assert limits == [LIMIT, LIMIT]
+    costs = {each["name"]: each["value"] for each in json.loads((core / "provenance.json").read_text())["costs"]}
+    assert LIMIT // 2 < int(costs["mapped_bytes"]) < LIMIT
+    assert LIMIT // 2 < int(costs["checker_peak_device_bytes"]) < LIMIT
 
 
 def test_tensors_that_the_model_kept_are_gone_when_the_capture_is_over(slot_is_free: None) -> None:

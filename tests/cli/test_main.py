@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heliograph import errors
-from heliograph.cli.main import COMMANDS, EXIT_CODES, exit_code
+from heliograph.cli.group import COMMANDS, EXIT_CODES, exit_code
 
 
 def heliograph(*arguments: str | Path, check: int = 0) -> subprocess.CompletedProcess[str]:

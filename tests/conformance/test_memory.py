@@ -165,8 +165,13 @@ class TestHostLimit:
         assert str((1 << 19) + host.granularity) in refused.value.found
         assert str(1 << 20) in refused.value.required
         assert reservation.mapped_bytes == 1 << 19
+        assert host.free_bytes == 1 << 19
         reservation.map(1 << 19, 1 << 19)
+        assert host.free_bytes == 0
         reservation.close()
+
+    def test_a_device_without_a_limit_states_none(self) -> None:
+        assert HostDevice(workers=1).free_bytes is None
 
     def test_executables_count_against_the_limit_and_give_it_back(self) -> None:
         host = HostDevice(workers=1, memory_limit=10_000)

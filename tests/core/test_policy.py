@@ -131,3 +131,22 @@ def test_the_development_key_is_made_once_and_trusted_once(tiny: TinyCore, home:
     with pytest.raises(UntrustedError):
         verify(path, Policy.local())
     assert sorted(file.name for file in home.rglob("*")) == ["development.pem", "keys", "trust"]
+
+
+def test_a_trust_entry_is_what_openssl_writes_and_reads(home: Path) -> None:
+    key = scratch_key().private
+    assert trust(key.public_key(), home).read_bytes() == public_pem(key)
+    assert key_id(key.public_key()) in Policy.local(home).keys
+
+
+@pytest.mark.parametrize(
+    "change", [b"-----BEGIN", b"-----END", b"MCow", b"="], ids=["begin", "end", "prefix", "padding"]
+)
+def test_a_trust_entry_with_a_damaged_part_is_refused(home: Path, change: bytes) -> None:
+    key = scratch_key().private
+    data = public_pem(key)
+    write_entry(home, f"{key_id(key.public_key())}.pem", data.replace(change, b"x" * len(change)))
+    with pytest.raises(UntrustedError):
+        Policy.local(home)
+    write_entry(home, f"{key_id(key.public_key())}.pem", data)
+    Policy.local(home)

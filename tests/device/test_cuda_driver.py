@@ -138,6 +138,16 @@ def test_memory_ends(fake_cuda: FakeCuda, cuda: Rig) -> None:
     assert cuda.counter("bytes_mapped") == 4 * MIB + cuda.device.granularity
 
 
+def test_what_is_mapped_is_not_free(cuda: Rig) -> None:
+    before = cuda.device.free_bytes
+    assert before is not None
+    reservation = cuda.device.reserve(ELSEWHERE, SPAN)
+    reservation.map(0, 4 * MIB)
+    assert cuda.device.free_bytes == before - 4 * MIB
+    reservation.close()
+    assert cuda.device.free_bytes == before
+
+
 def test_only_whole_mappings_are_unmapped_and_protected(cuda: Rig) -> None:
     reservation = cuda.device.reserve(ELSEWHERE, SPAN)
     reservation.map(0, 4 * MIB)

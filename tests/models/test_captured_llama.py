@@ -10,23 +10,23 @@ from test_llama import IDS, check, expected
 
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
-from heliograph.runtime.generate import Generator, Sampling
 from heliograph.runtime.load import load
+from heliograph.runtime.sampling import Sampling
+from heliograph.runtime.steps import Steps
 from tiny_models import capture_small, dequantised, random_model, write_gguf, write_hf
 
 
 def replayed(core: Path) -> torch.Tensor:
     """f32[T, V]: the first half of IDS in one chunk (its last logits), the second half token by token."""
     found = []
-    with verify(core, Policy.local()) as verified, load(verified) as program:
-        generator = Generator(program)
+    with verify(core, Policy.local()) as verified, load(verified) as program, Steps(program) as steps:
         half = len(IDS) // 2
-        row = generator.add(IDS[:half], Sampling())
-        generator.prefill(row)
-        found.append(program.read("prefill", program.bucket("prefill", tokens=half), "logits"))
-        row.ids[half:] = IDS[half:]
-        for _ in IDS[half:]:
-            generator.decode([row])
+        shape = program.bucket("prefill", tokens=half)
+        seat = steps.seat(0, [1, 2], Sampling())
+        steps.prefill(shape["tokens"], seat, IDS[:half], 0)
+        found.append(program.read("prefill", shape, "logits"))
+        for position in range(half, len(IDS)):
+            steps.decode(1, [seat], [IDS[position]], [position])
             found.append(program.read("decode", {"rows": 1}, "logits"))
     return torch.stack([torch.frombuffer(bytearray(data), dtype=torch.float32) for data in found])
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from heliograph.runtime.budget import available_bytes, available_memory
+from heliograph._native import Device
+from heliograph.device.host import open_host
+from heliograph.runtime.budget import available_bytes, available_memory, memory_budget
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:       2048000 kB\nMemFree:         100000 kB\nMemAvailable:   1024000 kB\n"
@@ -72,3 +76,24 @@ def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
 
 def test_this_machine_has_memory() -> None:
     assert available_bytes() > 0
+
+
+def test_a_load_uses_no_more_than_its_device_has_left() -> None:
+    device = open_host(workers=1, memory_limit=MIB)
+    assert memory_budget(device) == MIB
+    assert memory_budget(device, 2 * MIB) == MIB
+    assert memory_budget(device, MIB // 2) == MIB // 2
+    device.close()
+
+
+def test_on_a_host_device_without_a_limit_the_process_decides_unless_a_number_is_stated() -> None:
+    device = open_host(workers=1)
+    assert MIB < memory_budget(device) < 1 << 60
+    assert memory_budget(device, 1 << 60) == 1 << 60
+    device.close()
+
+
+def test_what_the_host_has_left_is_no_limit_of_another_device() -> None:
+    device = cast(Device, SimpleNamespace(kind="cuda", free_bytes=1 << 60))
+    assert memory_budget(device) == 1 << 60
+    assert memory_budget(device, MIB) == MIB

@@ -19,6 +19,7 @@ from heliograph.core.sign import scratch_key
 from heliograph.core.write import DraftWriter
 from heliograph.runtime.check import main
 from heliograph.runtime.narrow import FLOOR
+from heliograph.runtime.plan import NODE_BYTES
 from study import PROVENANCE, UNITS, Drafted, Study, ask, check, draft, with_results
 
 ROWS = (1, 3)
@@ -85,7 +86,10 @@ def test_self_tests_have_a_result_for_each_case(clean: tuple[Report, Report]) ->
 def test_a_draft_with_its_results_is_confirmed(clean: tuple[Report, Report]) -> None:
     _, report = clean
     assert report.mode == "confirm"
-    assert {each.outcome for each in report.tries} == {"equal"}
+    assert [(each.pattern, each.poisoned_padding, each.outcome) for each in report.tries] == [
+        ("zeros", False, "equal"),
+        ("left-overs", True, "equal"),
+    ]
     assert len({report.core_digest, clean[0].core_digest}) == 2
 
 
@@ -128,11 +132,11 @@ def test_what_was_narrowed_and_kept_is_confirmed_under_all_patterns(tmp_path: Pa
         core = msgspec.structs.replace(core, regions=regions)
         made.draft.writer.finish(core, PROVENANCE, made.graphs, made.key)
         report = check(made, "confirm")
-    assert [(each.pattern, each.outcome) for each in report.tries] == [
-        ("zeros", "equal"),
-        ("ones", "equal"),
-        ("integers", "equal"),
-        ("left-overs", "equal"),
+    assert [(each.pattern, each.poisoned_padding, each.outcome) for each in report.tries] == [
+        ("zeros", False, "equal"),
+        ("ones", True, "equal"),
+        ("integers", False, "equal"),
+        ("left-overs", False, "equal"),
     ]
 
 
@@ -166,6 +170,16 @@ def test_a_real_row_that_depends_on_padding_is_found_and_not_blamed_on_scratch(t
     assert {each.graph for each in tries["ones", True].differences} == {1}  # one row has no padding
     assert tries["ones", False].outcome == "equal"
     assert report.narrowed == ()
+
+
+def test_a_real_row_that_depends_on_padding_is_not_confirmed(tmp_path: Path) -> None:
+    with drafted(tmp_path, "leak") as made:
+        core = with_results(made.core, check(made))
+        made.draft.writer.finish(core, PROVENANCE, made.graphs, made.key)
+        tries = by_kind(check(made, "confirm"))
+    assert tries["zeros", False].outcome == "equal"  # as the draft states
+    assert tries["left-overs", True].outcome == "different"
+    assert tries["left-overs", False].outcome == "equal"
 
 
 def test_a_nan_fails_though_all_tries_have_it(tmp_path: Path) -> None:
@@ -255,6 +269,17 @@ def test_a_draft_altered_behind_the_signature_is_an_error_on_stderr(tmp_path: Pa
         done = ask(made)
     assert done.returncode == 1
     assert b"TamperedError" in done.stderr
+
+
+def test_a_draft_has_to_fit_a_limited_device_one_graph_at_a_time(tmp_path: Path) -> None:
+    with drafted(tmp_path) as made:
+        fixed = sum(region.size for region in made.core.regions)
+        largest = NODE_BYTES * max(graph.nodes for graph in made.core.graphs)
+        assert check(made, memory_limit=int(1.03 * (fixed + largest)) + (64 << 10)).tries[0].outcome == "equal"
+        done = ask(made, memory_limit=fixed)
+    assert done.returncode == 1
+    assert b"OutOfMemoryError" in done.stderr
+    assert str(fixed).encode() in done.stderr
 
 
 @pytest.mark.parametrize("stdin", [b"", b"{}", b'{"public_key":1}', msgspec.json.encode(b"x")])

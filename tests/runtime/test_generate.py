@@ -1,4 +1,4 @@
-"""Generating from a tiny Llama's core: the same tokens alone and in company, and refusals."""
+"""Generating from a tiny Llama's core, one row at a time, and refusals."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.errors import UsageError
-from heliograph.runtime.generate import Generator, Sampling, generate
+from heliograph.runtime.generate import generate
 from heliograph.runtime.load import load
 from heliograph.runtime.program import Program
-from tiny_models import capture_small, random_model, write_hf
+from heliograph.runtime.sampling import Sampling
 
 PROMPTS = [[10, 20, 30], [40, 50, 60, 70, 80, 90], list(range(100, 180)), [9]]
 RANDOM = Sampling(
@@ -22,46 +22,28 @@ RANDOM = Sampling(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Module]:
-    folder = tmp_path_factory.mktemp("tiny")
-    reference = write_hf(folder / "model", random_model("llama"))
-    return capture_small(folder / "model", folder / "cores"), reference
-
-
-@pytest.fixture(scope="module")
-def program(made: tuple[Path, torch.nn.Module]) -> Iterator[Program]:
-    with verify(made[0], Policy.local()) as verified, load(verified, units=30) as program:
+@pytest.fixture
+def program(tiny_llama: tuple[Path, torch.nn.Module]) -> Iterator[Program]:
+    with verify(tiny_llama[0], Policy.local()) as verified, load(verified, units=9, ready=()) as program:
         yield program
 
 
-def together(program: Program, prompts: list[list[int]], sampling: Sampling, steps: int) -> list[list[int]]:
-    """Each prompt's tokens, all rows decoded in one bucket."""
-    generator = Generator(program)
-    rows = [generator.add(prompt, sampling) for prompt in prompts]
-    for row in rows:
-        generator.prefill(row)
-    for _ in range(steps - 1):
-        generator.decode(rows)
-    return [row.ids[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
-
-
-def test_greedy_tokens_are_those_of_transformers(program: Program, made: tuple[Path, torch.nn.Module]) -> None:
-    wanted = list(PROMPTS[1])
-    with torch.no_grad():
-        for _ in range(12):
-            wanted.append(int(made[1](torch.tensor([wanted])).logits[0, -1].argmax()))
-    program.reset()
-    ends = program.core.text.eos
-    assert not set(ends) & set(wanted[len(PROMPTS[1]) :])
-    assert list(generate(program, PROMPTS[1], 12)) == wanted[len(PROMPTS[1]) :]
+def test_greedy_tokens_are_those_of_transformers(program: Program, tiny_llama: tuple[Path, torch.nn.Module]) -> None:
+    for prompt in PROMPTS:
+        wanted = list(prompt)
+        with torch.no_grad():
+            for _ in range(12):
+                wanted.append(int(tiny_llama[1](torch.tensor([wanted])).logits[0, -1].argmax()))
+        assert not set(program.core.text.eos) & set(wanted[len(prompt) :])
+        assert list(generate(program, prompt, 12)) == wanted[len(prompt) :]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), RANDOM], ids=["greedy", "random"])
-def test_row_gives_the_same_tokens_alone_and_in_a_batch(program: Program, sampling: Sampling) -> None:
-    alone = [together(program, [prompt], sampling, 10)[0] for prompt in PROMPTS]
-    assert together(program, PROMPTS, sampling, 10) == alone
-    assert together(program, PROMPTS[::-1], sampling, 10) == alone[::-1]
+def test_what_came_before_does_not_matter(program: Program, sampling: Sampling) -> None:
+    first = [list(generate(program, prompt, 10, sampling)) for prompt in PROMPTS]
+    assert [list(generate(program, prompt, 10, sampling)) for prompt in PROMPTS[::-1]] == first[::-1]
+    program.reset()
+    assert list(generate(program, PROMPTS[2], 10, sampling)) == first[2]
 
 
 def test_seed_decides_what_is_drawn(program: Program) -> None:
@@ -74,6 +56,8 @@ def test_seed_decides_what_is_drawn(program: Program) -> None:
 
 def test_bias_decides_among_tokens(program: Program) -> None:
     assert list(generate(program, PROMPTS[0], 4, Sampling(bias={200: 1000.0}))) == [200] * 4
+    held = {token: float("-inf") for token in generate(program, PROMPTS[0], 4)}
+    assert not set(generate(program, PROMPTS[0], 4, Sampling(bias=held))) & set(held)
 
 
 def test_end_of_text_ends_the_tokens_and_is_not_given_out(program: Program) -> None:
@@ -95,27 +79,11 @@ def test_prompt_that_the_core_cannot_take_is_refused(program: Program, ids: list
     list(generate(program, [263] * 96, 1))
 
 
-def test_more_rows_than_the_concurrency_are_refused(program: Program) -> None:
-    generator = Generator(program)
-    rows = [generator.add([5], Sampling()) for _ in range(4)]
+def test_tokens_that_the_memory_does_not_hold_are_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Program, "units", 3)  # two blocks of 16, fewer than this small core lets itself be loaded with
     with pytest.raises(UsageError):
-        generator.add([5], Sampling())
-    generator.remove(rows[0])
-    generator.add([5], Sampling())
-
-
-def test_rows_that_the_memory_does_not_hold_are_refused(program: Program) -> None:
-    generator = Generator(program)  # 29 blocks of 16 tokens, a row takes 6 at most
-    rows = [generator.add([5] * 96, Sampling()) for _ in range(4)]
-    for row in rows:
-        generator.prefill(row)
-    generator.remove(rows[0])
-    taken = [generator._blocks.pop() for _ in range(len(generator._blocks) - 5)]
-    row = generator.add([5] * 96, Sampling())
-    with pytest.raises(UsageError):
-        generator.prefill(row)
-    generator._blocks += taken
-    generator.prefill(row)
+        list(generate(program, [5] * 20, 13))
+    assert len(list(generate(program, [5] * 20, 12, Sampling(bias={200: 1000.0})))) == 12
 
 
 def test_more_biases_than_the_core_takes_are_refused(program: Program) -> None:
@@ -124,11 +92,12 @@ def test_more_biases_than_the_core_takes_are_refused(program: Program) -> None:
     list(generate(program, [5], 1, Sampling(bias=dict.fromkeys(range(32), 1.0))))
 
 
-def test_blocks_of_one_row_are_never_those_of_another(program: Program) -> None:
-    generator = Generator(program)
-    rows = [generator.add(prompt, Sampling()) for prompt in PROMPTS]
-    for row in rows:
-        generator.prefill(row)
-    blocks = [block for row in rows for block in row.blocks]
-    assert len(set(blocks)) == len(blocks)
-    assert 0 not in blocks
+def test_a_program_can_be_closed_when_the_tokens_were_not_taken_to_their_end(
+    tiny_llama: tuple[Path, torch.nn.Module],
+) -> None:
+    with verify(tiny_llama[0], Policy.local()) as verified, load(verified, units=9, ready=()) as program:
+        tokens = generate(program, PROMPTS[0], 10)
+        next(tokens)
+        with pytest.raises(UsageError):
+            program.close()
+        tokens.close()

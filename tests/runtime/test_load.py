@@ -228,6 +228,18 @@ def test_a_device_with_too_little_memory_refuses_before_weights_are_copied(verif
     device.close()
 
 
+def test_growing_state_takes_no_more_than_a_limited_device_has(verified: VerifiedCore) -> None:
+    units = []
+    for limit in (8 << 20, 16 << 20):
+        device = open_host(workers=1, memory_limit=limit)
+        with load(verified, device=device, memory=1 << 40) as program:
+            run_once(program)
+            units.append(program.plan.units)
+            assert device.counters()["bytes_mapped"] + device.counters()["executable_bytes"] <= limit
+        device.close()
+    assert UNITS < units[0] < units[1] - (7 << 20) // UNIT_BYTES
+
+
 # ---- other bytes than those signed or checked ------------------------------------------------------------------------
 
 

@@ -50,6 +50,13 @@ FIXED = 11 * MIB + PAGE  # the grown part begins at 4096
 NODES = 100 * NODE_BYTES
 
 
+def test_one_graph_at_a_time_leaves_memory_for_the_largest_alone() -> None:
+    graphs = tuple(manifest.Graph(name=f"decode/{nodes}", flags=0, nodes=nodes, edges=0) for nodes in (10, 100, 30))
+    catalogue = msgspec.structs.replace(core(), graphs=graphs)
+    assert plan_memory(catalogue, budget=1 << 30, granularity=PAGE).executables == 140 * NODE_BYTES
+    assert plan_memory(catalogue, budget=1 << 30, granularity=PAGE, one_at_a_time=True).executables == NODES
+
+
 def budget_for(units: int) -> int:
     """The smallest budget that holds so many units."""
     need = FIXED + NODES + units * UNIT

@@ -67,6 +67,18 @@ class Told:
     under_way: set[int] = field(default_factory=set)  # rows
 
 
+def gains_of(line: Line, limit: int) -> list[tuple[tuple[int, ...], str]]:
+    """The tokens of each launch and the row's end after them, within the limit of a submission."""
+    gains, left = [], limit
+    for group in line.tokens:
+        tokens = (group,) if isinstance(group, int) else tuple(group)
+        gains.append((tokens[:left], ""))
+        left -= len(tokens)
+        if left <= 0:
+            return [*gains[:-1], (gains[-1][0], "length")]
+    return [*gains[:-1], (gains[-1][0], line.end)] if gains else [((), line.end)]
+
+
 class ScriptedWorker:
     """Stands for a process: ``kill`` ends it, ``ended`` waits for that. Made in the loop that it runs in."""
 
@@ -81,6 +93,7 @@ class ScriptedWorker:
         self._status = 0
         self._task = asyncio.ensure_future(self._run())
         told.workers.append(self)
+        self.socket.sendall(encode(Start(protocol=PROTOCOL, core="core")))  # as who launches a worker does
 
     def kill(self) -> None:
         if not self._over.is_set():
@@ -121,9 +134,7 @@ class ScriptedWorker:
             self._told.submits.append(message)
             for place, (row, _) in enumerate(message.rows):
                 line = self._script.line(message, place)
-                groups = [(group,) if isinstance(group, int) else tuple(group) for group in line.tokens] or [()]
-                last = len(groups) - 1
-                self._lines[row] = [(group, line.end if at == last else "") for at, group in enumerate(groups)]
+                self._lines[row] = gains_of(line, message.limit)
                 self._ends[row] = line
                 self._fresh.append(row)
             self._told.under_way |= {row for row, _ in message.rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,10 +116,13 @@ class Served:
 def serving(
     script: Script, *, limits: Limits | None = None, strict: bool = False, alias: str = "", shutdown: float = 5.0,
     seeds: Sequence[int] = (), core: Face | Future[Face] | None = None, ready: bool = True,
+    send_buffer: int = 0,
 ) -> Iterator[Served]:  # fmt: skip
     """A server until the block ends; it must have ended well then, unless the block took the error of ``ended``."""
     told, heard = Told(), Heard()
     listener = listen("127.0.0.1", 0)
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # accepted ones inherit it
     options = Options(core=Path("core"), strict=strict, alias=alias, shutdown=shutdown)
     face_future: Future[Face] = core if isinstance(core, Future) else Future()
     if not isinstance(core, Future):

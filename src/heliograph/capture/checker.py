@@ -33,6 +33,7 @@ class Checking:
     key: SigningKey
     padding: tuple[Padding, ...]
     workers: int = 0
+    memory_limit: int = 0
     limit_seconds: int = 600
 
     def run(self, draft: Draft, mode: str) -> Report:
@@ -42,6 +43,7 @@ class Checking:
             mode=mode,
             workers=self.workers,
             limit_seconds=self.limit_seconds,
+            memory_limit=self.memory_limit,
             padding=self.padding,
         )
         limit = self.limit_seconds * (TRIES + NARROWING * len(draft.core.graphs))

@@ -53,7 +53,8 @@ def capture(
     retain: "template", or "executable" to instantiate every graph while capturing. flags: instantiation flags.
     consume: the model's tensors are moved into the core's memory, so that they never exist twice; the model is left
     without them. sources: the model's files, name to BLAKE3, for the record. key: signs; left out, this machine's
-    development key. workers: threads that run kernels, 0 for all processors. memory_limit: bytes of the device.
+    development key. workers: threads that run kernels, 0 for all processors. memory_limit: bytes of the device,
+    for the checker as well.
 
     Raises CaptureError (an op, a value read, foreign memory, a check that failed), DeviceError, CoreExistsError,
     StorageError.
@@ -73,7 +74,7 @@ def capture(
             with _phase(notes, "draft"):
                 tell("writing the draft", 0, 0)
                 contents = put_recording(recording, writer, cap)
-                checking = Checking(scratch_key(), contents.padding, workers=workers)
+                checking = Checking(scratch_key(), contents.padding, workers, memory_limit)
                 _note_recording(notes, recording)
                 base = provenance(notes)
                 draft = writer.finish(contents.core, base, contents.graphs, checking.key)

@@ -2,7 +2,8 @@
 
 Reading order:
 
-- ``main``      the command group, exit codes, how an error is shown
+- ``main``      what the console command calls: before everything else, then the command
+- ``group``     the commands by name, exit codes, how an error is shown
 - ``output``    what every command prints through: a person's view or one JSON object
 - ``capture``   model files -> signed core
 - ``inspect``   what is in a core

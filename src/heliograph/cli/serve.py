@@ -14,6 +14,7 @@ import click
 from heliograph.cli.output import print_json, show_error
 from heliograph.cli.size import Size
 from heliograph.errors import HeliographError
+from heliograph.serve.front.spawn import Process
 from heliograph.serve.front.start import Options, serve
 from heliograph.serve.limits import LIMITS
 
@@ -35,9 +36,10 @@ from heliograph.serve.limits import LIMITS
     help="Running requests may take so long to end after SIGTERM or Ctrl-C.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON line an event, also on a terminal.")
+@click.pass_obj
 def command(
-    core: Path, host: str, port: int, threads: int, units: int, memory: int, model: str, strict: bool, wait_all: bool,
-    shutdown_timeout: float, as_json: bool,
+    worker: Process | None, core: Path, host: str, port: int, threads: int, units: int, memory: int, model: str,
+    strict: bool, wait_all: bool, shutdown_timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve CORE over HTTP until SIGTERM or Ctrl-C.
 
@@ -48,7 +50,7 @@ def command(
         core=core, host=host, port=port, threads=threads, units=units, memory=memory, wait_all=wait_all, strict=strict,
         alias=model, shutdown=shutdown_timeout,
     )  # fmt: skip
-    return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table())
+    return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table(), worker)
 
 
 class Lines:
@@ -85,7 +87,7 @@ class Table:
 
     def ready(self, nanoseconds: int) -> None:
         click.echo(f"{'in all':<28} {nanoseconds / 1e6:8.1f}")
-        click.echo(f"listening on {click.style(self._url, bold=True)}; Ctrl-C ends")
+        click.echo(f"listening on {self._url}; Ctrl-C ends")
 
     def restarting(self, error: HeliographError) -> None:
         show_error(error, as_json=False)

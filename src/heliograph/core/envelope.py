@@ -6,7 +6,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -26,8 +26,10 @@ from heliograph.core.format import (
 from heliograph.core.manifest import Count, Digest, Record
 from heliograph.core.names import is_core_name
 from heliograph.core.refusal import refusal
-from heliograph.core.sign import SigningKey
 from heliograph.errors import FormatError, SignatureError
+
+if TYPE_CHECKING:  # whoever verifies does not sign, and private keys take 10 ms to import
+    from heliograph.core.sign import SigningKey
 
 _DOING: Final = "reading core.sig"
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)

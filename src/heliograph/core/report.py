@@ -23,6 +23,7 @@ class Request(Record, frozen=True, kw_only=True):
     mode: str  # "explore": find what matters and measure; "confirm": nothing may be left to find
     workers: int  # 0: as many as the machine has
     limit_seconds: int  # of one try
+    memory_limit: int = 0  # bytes of the device, 0: no limit of its own
     padding: tuple[Padding, ...] = ()  # fields without an entry have real rows only
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -16,6 +16,9 @@ from heliograph.core.format import BLOBS, CHUNK_BYTES
 from heliograph.core.layout import chunk_count, chunk_pieces
 from heliograph.core.manifest import Weights
 from heliograph.errors import StorageError, TamperedError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _DOING = "reading the weights"
 _HINT = "fetch the core again from where it came"
@@ -100,6 +103,8 @@ class WeightFiles:
 
     def _checked_chunks(self) -> Iterator[memoryview]:
         """The image's chunks in order. A chunk is only valid until the next one is taken."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  5 ms, and a load does not come here
+
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         idle = deque(memoryview(bytearray(CHUNK_BYTES)) for _ in range(threads + 1))
         ahead: deque[tuple[memoryview, Future[int]]] = deque()

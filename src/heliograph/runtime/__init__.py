@@ -16,6 +16,8 @@ Reading order:
 - ``handover``   the preparing process becomes the serving program
 - ``text``       a language model's tokenizer: encoding, chats, decoding token by token
 - ``template``   its chat template, rendered by ``render`` in a bounded process
+- ``sampling``   what decides a row's tokens
+- ``steps``      a language model's buckets filled and run, for many rows that come and go
 - ``generate``   prompts in chunks, then one token a step: the plain way to run a language model's core
 
 The checker, which runs on drafts in processes of its own:

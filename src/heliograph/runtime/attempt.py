@@ -51,10 +51,12 @@ class Attempt:
                 policy = Policy.only(bytes.fromhex(self.request.public_key))
                 verified = stack.enter_context(verify(self.draft, policy, accept_draft=True))
             with phases("device"):
-                device = open_host(workers=self.request.workers, status=self.status)
+                device = open_host(
+                    workers=self.request.workers, memory_limit=self.request.memory_limit, status=self.status
+                )
                 stack.callback(device.close)
             units = max(1, tested_units(verified.core)) if growing_region(verified.core) else None
-            loaded = assemble(verified, device, phases, stack, units=units, read_only=("weights",))
+            loaded = assemble(verified, device, phases, stack, units=units, read_only=("weights",), one_at_a_time=True)
             phases.total()
             yield loaded
 

@@ -1,8 +1,19 @@
-"""How much memory this process may use: the smaller of its control group's limit and what the machine has left."""
+"""How much memory a load may use: what its device has, and on the host what the control group and the machine have."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from heliograph._native import Device
+
+
+def memory_budget(device: Device, stated: int | None = None) -> int:
+    """Bytes that may be used on a device now. ``stated`` is what the caller wants to use at most, in place of what
+    this process may take from the host."""
+    limits = [stated, device.free_bytes]
+    if stated is None and device.kind == "host":
+        limits.append(available_bytes())
+    return min(limit for limit in limits if limit is not None)
 
 
 def available_bytes(root: Path = Path("/")) -> int:

@@ -19,7 +19,7 @@ from heliograph.core.verify import VerifiedCore
 from heliograph.device.host import open_host
 from heliograph.device.modules import load_module, raise_descriptor_limit
 from heliograph.errors import ModuleError, UsageError
-from heliograph.runtime.budget import available_bytes
+from heliograph.runtime.budget import memory_budget
 from heliograph.runtime.catalogue import Catalogue
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.memory import READ_ONLY, Memory
@@ -63,8 +63,8 @@ def load(
 
     device: where to load; left out, a host device with ``workers`` kernel threads that the program owns.
     units: units of growing state (KV blocks); left out, what the core can use at once or, if less, what fits.
-    memory: bytes that may be used; left out, the smaller of the control group's limit and what is available. Given
-    without ``units``, all that fits becomes units.
+    memory: bytes that may be used, as far as the device has them; left out, what it has, and on the host no more than
+    the control group and the machine have left. Given without ``units``, all that fits becomes units.
     ready: buckets that are built and self-tested now: "all", "first" (the smallest and the largest of each entry) or
     a list of (entry, shape). The others are before their first run.
     threads: that read weights; 0 for one a processor, at most eight.
@@ -107,16 +107,26 @@ def assemble(
     threads: int = 0,
     check: bool = True,
     read_only: Sequence[str] = READ_ONLY,
+    one_at_a_time: bool = False,
 ) -> Loaded:
-    """Memory with its contents, functions, and the graphs of the ``first`` buckets. ``undo`` gives it all back."""
+    """Memory with its contents, functions, and the graphs of the ``first`` buckets. ``undo`` gives it all back.
+
+    one_at_a_time: never more than one graph will be instantiated, so that memory is left for one alone.
+    """
     core = verified.core
     check_target(core.target, machine_of(device))
     with phases("reserve"):
         regions = Memory(device, core, verified.name)
         undo.callback(regions.close)
     with phases("map"):
-        budget = available_bytes() if memory is None else memory
-        plan = plan_memory(core, budget=budget, granularity=device.granularity, units=units, fill=memory is not None)
+        plan = plan_memory(
+            core,
+            budget=memory_budget(device, memory),
+            granularity=device.granularity,
+            units=units,
+            fill=memory is not None,
+            one_at_a_time=one_at_a_time,
+        )
         regions.map(plan)
     image = regions.view("weights", 0, core.weights.size) if core.weights.size else memoryview(bytearray())
     staging = Staging(verified, core.weights, image, threads=threads, check=check)

@@ -67,17 +67,25 @@ def _context_units(core: Core) -> int:
 
 
 def plan_memory(
-    core: Core, *, budget: int, granularity: int, units: int | None = None, fill: bool = False
+    core: Core,
+    *,
+    budget: int,
+    granularity: int,
+    units: int | None = None,
+    fill: bool = False,
+    one_at_a_time: bool = False,
 ) -> MemoryPlan:
     """Decides how much of each region is mapped.
 
-    ``units`` states the growth; left out, it is what the core can use at once, or with ``fill`` all that fits. Raises
-    OutOfMemoryError with the numbers if the budget does not hold the plan, UsageError for units that cannot be meant.
+    ``units`` states the growth; left out, it is what the core can use at once, or with ``fill`` all that fits.
+    ``one_at_a_time``: the executables' share is that of the largest graph, not of all. Raises OutOfMemoryError with
+    the numbers if the budget does not hold the plan, UsageError for units that cannot be meant.
     """
     region = growing_region(core)
     unit_bytes = 0 if region is None else region.grow
     fixed = sum(_round_up(_fixed_bytes(each), granularity) for each in core.regions)
-    executables = NODE_BYTES * sum(graph.nodes for graph in core.graphs)
+    nodes = [graph.nodes for graph in core.graphs]
+    executables = NODE_BYTES * (max(nodes, default=0) if one_at_a_time else sum(nodes))
     margin = budget // MARGIN_PART
     room = budget - fixed - executables - margin
     if room < 0:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(msgspec.Struct, frozen=True):
     """The defaults take the most likely token, the lowest id among equals."""
 
     temperature: float = 0.0
@@ -17,6 +17,6 @@ class Sampling:
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0
-    bias: Mapping[int, float] = field(default_factory=dict)  # token -> added to its logit
+    bias: Mapping[int, float] = msgspec.field(default_factory=dict)  # token -> added to its logit
     logprobs: int = 0  # most likely tokens to report
     seed: int = 0

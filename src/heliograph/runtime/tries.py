@@ -41,19 +41,19 @@ class Checker:
         if confirm:
             differences += tuple(self._against_record(base))
         self._tries.append(_judged(first, differences))
-        for pattern in self._other_patterns(confirm):
-            narrowed += self._try(base, pattern, poison=pattern is Pattern.ONES and not confirm)
+        for pattern, poison in self._other_tries(confirm):
+            narrowed += self._try(base, pattern, poison=poison)
         narrowed += base.written
         return self._report(base, narrowed)
 
-    def _other_patterns(self, confirm: bool) -> tuple[Pattern, ...]:
-        """All, but for a confirmation of a draft that keeps nothing in scratch: it was explored as it is, only its
-        results have come in since."""
+    def _other_tries(self, confirm: bool) -> tuple[tuple[Pattern, bool], ...]:
+        """Patterns, and whether padding is poisoned. A draft that keeps nothing in scratch was explored as it is, only
+        its results have come in since: one try, the hardest, confirms it."""
         if confirm:
             with self._verified() as verified:
                 if not any(region.initial for region in verified.core.regions if region.role == "scratch"):
-                    return (Pattern.LEFTOVERS,)
-        return (Pattern.ONES, Pattern.INTEGERS, Pattern.LEFTOVERS)
+                    return ((Pattern.LEFTOVERS, True),)
+        return ((Pattern.ONES, True), (Pattern.INTEGERS, False), (Pattern.LEFTOVERS, False))
 
     def _try(self, base: TryRun, pattern: Pattern, *, poison: bool) -> list[Narrowed]:
         """One more try. If a poisoned one differs it is made again without, so that causes are told apart."""

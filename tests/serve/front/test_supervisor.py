@@ -17,7 +17,7 @@ from heliograph.errors import (
     TamperedError,
     WorkerError,
 )
-from heliograph.serve.frames import Failed, Hello, Launched, Ready, Settings, Start, encode
+from heliograph.serve.frames import Failed, Hello, Launched, Ready, Settings, encode
 from heliograph.serve.front.journal import End, Journal, Row, Work
 from heliograph.serve.front.supervisor import State, Supervisor
 from heliograph.serve.front.text_stream import TextStream
@@ -67,7 +67,7 @@ class Play:
             return digest
 
         self.supervisor = Supervisor(
-            lambda: ScriptedWorker(script, self.told), Start(protocol=1, core="c"), front_digest(), self.journal,
+            lambda: ScriptedWorker(script, self.told), front_digest(), self.journal,
             self.watch, limits,
         )  # fmt: skip
         self.changed = asyncio.Event()

@@ -23,7 +23,7 @@ def pair() -> Iterator[tuple[socket.socket, Link]]:
     """The front's socket, and the worker's link."""
     front, worker = socket.socketpair()
     front.settimeout(20)
-    link = Link(worker, Limits(unsent=BOUND))
+    link = Link(worker.detach(), Limits(unsent=BOUND))
     yield front, link
     front.close()
     link.close()

@@ -17,11 +17,13 @@ In reading order:
 ``generate``        one request that generates: read, start, stream or collect, cancel
 ``openai_request``  bodies of the OpenAI dialect -> a plan (pure)
 ``openai_answer``   rows -> answers, chunks, errors of that dialect (pure)
+``edge``            what every request passes; ``body`` and ``reply`` are the bounded ways in and out
 ``refusal``         why a request is not answered
 ``service``         admits requests, holds early ones, turns plans into rows
+``generation``      the rows of one request, and the wait for their tokens
 ``journal``         the tokens of each row, exactly one end each (pure)
 ``text_stream``     tokens -> text, stop strings (pure)
 ``rounds``          counters of launches (pure)
-``metrics``         what /metrics shows
+``metrics``         what else is counted; ``exposition`` writes it down for /metrics
 ``supervisor``      the worker's life: start, silence, death, restart, stop
 """

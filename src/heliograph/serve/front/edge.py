@@ -47,7 +47,7 @@ class Edge:
                 await self._app(scope, receive, put)
         finally:
             path = scope["path"] if scope["path"] in self._endpoints else OTHER
-            self._service.metrics.requests.labels(path, str(status)).inc()
+            self._service.metrics.requests[path, status] += 1
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
         size = len(scope["raw_path"]) + len(scope["query_string"])

@@ -11,7 +11,6 @@ import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from functools import partial
-from importlib.metadata import version
 from ipaddress import ip_address
 from random import SystemRandom
 from typing import Any
@@ -20,13 +19,12 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from heliograph.serve.frames import PROTOCOL, Start
 from heliograph.serve.front.app import make_app
 from heliograph.serve.front.connection import Connection
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.service import Service, World
-from heliograph.serve.front.spawn import Process, spawn
-from heliograph.serve.front.start import BACKLOG, Options, Report
+from heliograph.serve.front.spawn import Process
+from heliograph.serve.front.start import BACKLOG, Options, Report, start_worker
 from heliograph.serve.limits import LIMITS, Limits
 
 
@@ -43,7 +41,7 @@ def run(options: Options, process: Process, listener: socket.socket, face: Futur
     workers = iter([process])
 
     def launch() -> Process:
-        return next(workers, None) or spawn()
+        return next(workers, None) or start_worker(options)
 
     world = World(
         launch, time.monotonic, time.time, partial(SystemRandom().getrandbits, 63), lambda: os.urandom(16).hex()
@@ -66,11 +64,9 @@ async def main(
 
     Raises the error that ended the server otherwise.
     """
-    service = Service(
-        start_of(options), asyncio.wrap_future(face), world, report, limits, alias=options.alias, strict=options.strict
-    )
+    service = Service(asyncio.wrap_future(face), world, report, limits, alias=options.alias, strict=options.strict)
     local = ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
-    http = HttpServer(http_config(make_app(service, version("heliograph"), local=local), limits))
+    http = HttpServer(http_config(make_app(service, local=local), limits))
     supervising = asyncio.create_task(service.supervisor.run())
     serving = asyncio.create_task(http.serve([listener]))
     try:
@@ -85,14 +81,6 @@ async def main(
         supervising.cancel()
         http.should_exit = True
         await serving
-
-
-def start_of(options: Options) -> Start:
-    """What the worker is told."""
-    return Start(
-        protocol=PROTOCOL, core=str(options.core), threads=options.threads, units=options.units,
-        memory=options.memory, wait_all=options.wait_all,
-    )  # fmt: skip
 
 
 def http_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:

@@ -10,7 +10,7 @@ from functools import partial
 
 from heliograph.errors import HeliographError, TemplateError, UsageError
 from heliograph.runtime.text import Text
-from heliograph.serve.frames import Launched, Ready, Start
+from heliograph.serve.frames import Launched, Ready
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
@@ -28,7 +28,7 @@ from heliograph.serve.limits import Limits
 class World:
     """What is outside of the process, so that tests can put something else in its place."""
 
-    launch: Callable[[], Worker]
+    launch: Callable[[], Worker]  # that has been told its Start
     clock: Callable[[], float]  # seconds that only rise
     wall: Callable[[], float]  # seconds since 1970
     seed: Callable[[], int]  # 63 random bits
@@ -39,16 +39,16 @@ class Service:
     """One event loop. The supervisor's observer, too."""
 
     def __init__(
-        self, start: Start, face: Awaitable[Face], world: World, report: Report, limits: Limits, *, alias: str = "",
+        self, face: Awaitable[Face], world: World, report: Report, limits: Limits, *, alias: str = "",
         strict: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.limits, self.strict = world, limits, strict
         self.journal = Journal()
         self.rounds = Rounds()
-        self.metrics = Metrics(self.rounds)
+        self.metrics = Metrics()
         self.draining = False
         self._face = asyncio.ensure_future(face)
-        self.supervisor = Supervisor(world.launch, start, self._digest(), self.journal, self, limits)
+        self.supervisor = Supervisor(world.launch, self._digest(), self.journal, self, limits)
         self._report, self._alias = report, alias
         self._ready: Ready | None = None
         self._began = world.clock()
@@ -122,7 +122,7 @@ class Service:
         generation = Generation(self.metrics.timer(self.world.clock))
         works = work_of(plan, prompts, model, self.world.seed())
         generation.prompt_tokens = sum(len(prompt) for prompt in prompts)
-        self.metrics.prompt_tokens.inc(generation.prompt_tokens)
+        self.metrics.prompt_tokens += generation.prompt_tokens
         for work in works:
             rows = self.journal.open(work, partial(_stream_of, text, work), generation.changed)
             generation.rows += rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -26,6 +25,8 @@ class Process:
 
     async def ended(self) -> int:
         """Waits until the process has ended, however long that takes; gives its exit status, negative for a signal."""
+        import asyncio  # noqa: PLC0415  20 ms that must not delay the spawn
+
         descriptor = os.pidfd_open(self._pid)
         loop = asyncio.get_running_loop()
         over = asyncio.Event()

@@ -1,19 +1,19 @@
-"""What ``heliograph serve`` calls. The order is for the time to the first token: the worker is spawned and the port
-is bound before anything heavy is imported, and the tokenizer is read in a thread meanwhile.
+"""What ``heliograph serve`` calls. The order is for the time to the first token: the worker is spawned and told its
+core before anything heavy is imported, then the port is bound; the tokenizer is read in a thread meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.errors import HeliographError, UsageError
-from heliograph.serve.front.spawn import spawn
+from heliograph.serve.front.spawn import Process, spawn
 from heliograph.serve.limits import LIMITS
 
 if TYPE_CHECKING:
@@ -57,13 +57,18 @@ class Report(Protocol):
         """A signal came: running requests may end, new ones are refused."""
 
 
-def serve(options: Options, report: Report) -> int:
-    """Serves until a signal ends it, then gives 0. Raises the error that ended the server otherwise."""
-    process = spawn()
+def serve(options: Options, report: Report, process: Process | None = None) -> int:
+    """Serves until a signal ends it, then gives 0. Raises the error that ended the server otherwise.
+
+    process: a worker that was spawned already, so that it starts beside what the caller still had to do.
+    """
+    process = process or spawn()
     listener = None
     try:
         listener = listen(options.host, options.port)
         report.listening(url_of(listener))
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  no import before the spawn that can wait
+
         face = ThreadPoolExecutor(1, "face").submit(_load_face, options.core)
         raise_descriptors()
         before = time.perf_counter_ns()
@@ -76,6 +81,20 @@ def serve(options: Options, report: Report) -> int:
             listener.close()
         process.kill()
         process.socket.close()
+
+
+def start_worker(options: Options) -> Process:
+    """A worker that has been told what to load, so that it need not wait for the front."""
+    process = spawn()
+    from heliograph.serve.frames import PROTOCOL, Start, encode  # noqa: PLC0415  12 ms, while its interpreter starts
+
+    start = Start(
+        protocol=PROTOCOL, core=str(options.core), threads=options.threads, units=options.units,
+        memory=options.memory, wait_all=options.wait_all,
+    )  # fmt: skip
+    with contextlib.suppress(BrokenPipeError):  # it has died: whoever reads from it will see that
+        process.socket.sendall(encode(start))
+    return process
 
 
 def listen(host: str, port: int) -> socket.socket:

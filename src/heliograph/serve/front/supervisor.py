@@ -30,7 +30,6 @@ from heliograph.serve.frames import (
     Launched,
     Phase,
     Ready,
-    Start,
     Stop,
     check_protocol,
     encode,
@@ -70,13 +69,14 @@ class State(Enum):
 
 class Supervisor:
     def __init__(
-        self, launch: Callable[[], Worker], start: Start, digest: Awaitable[str], journal: Journal,
+        self, launch: Callable[[], Worker], digest: Awaitable[str], journal: Journal,
         observer: Observer, limits: Limits,
     ) -> None:  # fmt: skip
-        """``digest``: of the core that the front checked; the worker must have checked the same."""
+        """``launch`` gives a worker that has been told its Start. ``digest`` is of the core that the front checked; the
+        worker must have checked the same."""
         self.state = State.STARTING
         self.settled = asyncio.Event()  # the first start has ended, well or not
-        self._launch, self._start, self._digest = launch, start, asyncio.ensure_future(digest)
+        self._launch, self._digest = launch, asyncio.ensure_future(digest)
         self._journal, self._observer, self._limits = journal, observer, limits
         self._writer: asyncio.StreamWriter | None = None
         self._patience = asyncio.timeout(None)  # of the read that is waiting
@@ -133,7 +133,6 @@ class Supervisor:
         that it named, ProtocolError or TamperedError."""
         failure: HeliographError | None = None
         reader, self._writer = await asyncio.open_unix_connection(sock=worker.socket)
-        self._say(self._start)
         if self._stopping:
             self._say(Stop())
         messages = self._messages(reader)

@@ -1,9 +1,12 @@
-"""Frames to and from the front on a non-blocking socket. What the front has not taken is kept up to a bound."""
+"""Frames to and from the front on a non-blocking socket. What the front has not taken is kept up to a bound.
+
+The socket is a bare descriptor: the module ``socket`` would be 4 ms of the start, and nothing of it is needed.
+"""
 
 from __future__ import annotations
 
+import os
 import select
-import socket
 import time
 from collections.abc import Iterator
 
@@ -18,11 +21,11 @@ class FrontGone(Exception):
 
 
 class Link:
-    """One connection. Owns the socket."""
+    """One connection. Owns the descriptor."""
 
-    def __init__(self, connection: socket.socket, limits: Limits = LIMITS) -> None:
-        connection.setblocking(False)
-        self._socket = connection
+    def __init__(self, descriptor: int, limits: Limits = LIMITS) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
         self._limits = limits
         self._decoder: Decoder[FromFront] = Decoder(FromFront)  # type: ignore[arg-type]
         self._unsent = bytearray()
@@ -41,7 +44,7 @@ class Link:
     def flush(self) -> None:
         try:
             while self._unsent:
-                sent = self._socket.send(self._unsent)
+                sent = os.write(self._descriptor, self._unsent)
                 del self._unsent[:sent]
         except BlockingIOError:
             return
@@ -64,18 +67,18 @@ class Link:
         """Waits up to ``wait`` seconds for the front to take everything."""
         end = time.monotonic() + wait
         while self._unsent and (left := end - time.monotonic()) > 0:
-            self._poll.register(self._socket, select.POLLOUT)
+            self._poll.register(self._descriptor, select.POLLOUT)
             self._poll.poll(left * 1000)
             self.flush()
 
     def _wait(self, wait: float | None) -> bool:
         wanted = (select.POLLOUT if self._unsent else 0) | (0 if self.full else select.POLLIN)
-        self._poll.register(self._socket, wanted)
+        self._poll.register(self._descriptor, wanted)
         return bool(self._poll.poll(None if wait is None else wait * 1000))
 
     def _read(self) -> bytes:
         try:
-            data = self._socket.recv(PIECE)
+            data = os.read(self._descriptor, PIECE)
         except BlockingIOError:
             return b""
         except ConnectionResetError as error:
@@ -85,4 +88,4 @@ class Link:
         return data
 
     def close(self) -> None:
-        self._socket.close()
+        os.close(self._descriptor)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import select
-import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -31,11 +30,10 @@ OK, FAILED = 0, 1
 
 def main(descriptor: int, began: int) -> int:
     """``began``: ``time.perf_counter_ns()`` before the imports. The exit code."""
-    connection = socket.socket(fileno=descriptor)
-    leave_with(connection)
-    link = Link(connection)
-    link.send(Phase("imports", time.perf_counter_ns() - began))
+    leave_with(descriptor)
+    link = Link(descriptor)
     try:
+        link.send(Phase("imports", time.perf_counter_ns() - began))
         with ExitStack() as held:
             serve(link, start(link, held))
     except FrontGone:
@@ -45,7 +43,7 @@ def main(descriptor: int, began: int) -> int:
     return OK
 
 
-def leave_with(front: socket.socket) -> None:
+def leave_with(front: int) -> None:
     """Ends this process when the front's end of the socket is closed, also in the middle of a load or a launch."""
     poll = select.poll()
     poll.register(front, select.POLLRDHUP)
@@ -76,8 +74,8 @@ def start(link: Link, held: ExitStack) -> Engine:
     for name, nanoseconds in program.phases.items():
         link.send(Phase(name, nanoseconds))
     steps = held.enter_context(Steps(program))
-    gc.collect()
-    gc.freeze()  # what the load made lives as long as the process: later collections need not walk it
+    gc.freeze()  # what the start made lives as long as the process: no collection need walk it
+    gc.enable()
     link.send(Ready(steps.text.concurrency, steps.units - 1, steps.text.block_tokens, steps.biases))
     return Engine(steps, time.perf_counter_ns)
 

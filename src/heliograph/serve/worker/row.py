@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from heliograph.errors import UsageError
 from heliograph.runtime.sampling import Sampling
@@ -27,8 +28,7 @@ NEXT: Mapping[State, frozenset[State]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class Prompt:
+class Prompt(msgspec.Struct, eq=False):
     """What the rows of one Submit have in common, and the blocks that they share.
 
     Shared are the whole blocks before the last token. Each row computes the last token itself, to sample its own

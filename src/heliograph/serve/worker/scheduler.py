@@ -14,23 +14,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from heliograph.serve.worker.blocks import Blocks
 from heliograph.serve.worker.row import Row, State
 
 
-@dataclass(frozen=True, slots=True)
-class Decode:
+class Decode(msgspec.Struct, frozen=True):
     """One token of each row, in the bucket of ``bucket`` rows."""
 
     bucket: int
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Tokens ``start`` to ``end`` of a row's prompt, in the bucket of ``bucket`` tokens."""
 
     bucket: int
@@ -39,8 +38,7 @@ class Chunk:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     decode: Decode | None
     chunk: Chunk | None
 

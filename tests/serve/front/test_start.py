@@ -1,0 +1,101 @@
+"""The first milliseconds: a worker, an address, and nothing heavy before them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from served import Heard
+
+from heliograph.errors import UsageError
+from heliograph.serve.front.spawn import Process
+from heliograph.serve.front.start import Options, listen, serve, start_worker, url_of
+
+
+def test_any_free_port_is_found_and_told() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        host, port = listener.getsockname()
+        assert url_of(listener) == f"http://{host}:{port}"
+        socket.create_connection((host, port), timeout=5).close()
+
+
+def test_an_address_of_six_bytes_groups_is_in_brackets() -> None:
+    with listen("::1", 0) as listener:
+        assert url_of(listener).startswith("http://[::1]:")
+
+
+def test_a_port_in_use_is_refused_and_another_one_is_not() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        with pytest.raises(UsageError):
+            listen("127.0.0.1", listener.getsockname()[1])
+        listen("127.0.0.1", 0).close()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "no.such.host.invalid"])
+def test_an_address_of_another_machine_is_refused(host: str) -> None:
+    with pytest.raises(UsageError):
+        listen(host, 0)
+
+
+def ended(process: Process) -> int:
+    async def wait() -> int:
+        async with asyncio.timeout(30):
+            return await process.ended()
+
+    return asyncio.run(wait())
+
+
+def test_a_worker_is_a_process_that_can_be_killed_and_is_reaped() -> None:
+    process = start_worker(Options(core=Path("nowhere")))
+    process.kill()
+    assert ended(process) == -signal.SIGKILL
+    process.kill()  # no effect: the number may be another process's by now
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    process.socket.close()
+
+
+def test_a_worker_ends_with_its_front() -> None:
+    process = start_worker(Options(core=Path("nowhere")))
+    process.socket.close()
+    assert ended(process) is not None
+
+
+def test_a_server_whose_port_is_taken_leaves_no_worker() -> None:
+    heard = Heard()
+    with listen("127.0.0.1", 0) as listener:
+        options = Options(core=Path("nowhere"), port=listener.getsockname()[1])
+        with pytest.raises(UsageError):
+            serve(options, heard)
+    _, status = os.waitpid(-1, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    assert heard.listened == []
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a fresh process has after some code."""
+    command = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_nothing_heavy_is_imported_before_the_worker_is_spawned() -> None:
+    modules = loaded("import heliograph.serve.front.start")
+    assert modules.isdisjoint({"asyncio", "msgspec", "uvicorn", "starlette", "tokenizers", "cryptography", "logging"})
+
+
+def test_the_front_needs_neither_torch_nor_numpy_nor_the_device() -> None:
+    modules = loaded("import heliograph.serve.front.server, heliograph.serve.front.exposition")
+    assert modules.isdisjoint({"torch", "numpy", "heliograph.device", "heliograph.runtime.load", "heliograph.capture"})
+    assert "uvicorn" in modules
+
+
+def test_what_only_metrics_and_version_need_is_not_imported_at_the_start() -> None:
+    modules = loaded("import heliograph.serve.front.server")
+    assert modules.isdisjoint({"prometheus_client", "importlib.metadata"})

@@ -1,0 +1,151 @@
+"""The worker's loop between a socket and an engine on a fake device."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+from fake_device import FakeClock, FakeDevice
+from single_run import single_run
+
+from heliograph.errors import ProtocolError
+from heliograph.serve.frames import Cancel, Decoder, Ended, FromWorker, Launched, Start, Stop, Submit, encode
+from heliograph.serve.limits import Limits
+from heliograph.serve.worker.engine import Engine
+from heliograph.serve.worker.link import FrontGone, Link
+from heliograph.serve.worker.main import serve
+
+WAIT = 30.0
+
+
+class Loop:
+    """The loop in a thread, and the front's end of its socket."""
+
+    def __init__(self, device: FakeDevice, front: socket.socket, worker: socket.socket, limits: Limits) -> None:
+        self.device = device
+        self.front = front
+        self.error: Exception | None = None
+        self._decoder: Decoder[FromWorker] = Decoder(FromWorker)  # type: ignore[arg-type]
+        self._link = Link(worker.detach(), limits)
+        self._engine = Engine(device, FakeClock())
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            serve(self._link, self._engine)
+        except (FrontGone, ProtocolError) as error:
+            self.error = error
+
+    def send(self, *messages: Start | Submit | Cancel | Stop) -> None:
+        self.front.sendall(b"".join(map(encode, messages)))
+
+    def receive(self) -> list[FromWorker]:
+        return list(self._decoder.feed(self.front.recv(1 << 16)))
+
+    def end(self) -> None:
+        self._thread.join(WAIT)
+        assert not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.front.close()
+        self.end()
+        self._link.close()
+
+
+def loop(device: FakeDevice, limits: Limits) -> Iterator[Loop]:
+    front, worker = socket.socketpair()
+    front.settimeout(WAIT)
+    running = Loop(device, front, worker, limits)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def running() -> Iterator[Loop]:
+    yield from loop(FakeDevice(), Limits())
+
+
+@pytest.fixture
+def bounded() -> Iterator[Loop]:
+    """Its link holds 2,000 bytes that the front has not taken."""
+    yield from loop(FakeDevice(), Limits(unsent=2000))
+
+
+def gather(running: Loop, rows: set[int]) -> tuple[dict[int, list[int]], dict[int, str]]:
+    """Tokens and ends of rows, until all have ended."""
+    tokens: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, str] = {}
+    while not rows <= ends.keys():
+        for message in running.receive():
+            if isinstance(message, Ended):
+                ends[message.row] = message.end
+            elif isinstance(message, Launched):
+                for gain in message.gains:
+                    tokens[gain.row] += gain.tokens
+                    ends |= {gain.row: gain.end} if gain.end else {}
+    return tokens, ends
+
+
+def test_rows_that_are_submitted_gain_their_tokens(running: Loop) -> None:
+    orders = [Submit(((row, row),), (row % 11, 3), 9) for row in range(6)]
+    running.send(*orders)
+    tokens, ends = gather(running, set(range(6)))
+    assert [(tokens[row], ends[row]) for row in range(6)] == [
+        single_run(order, row, running.device.text) for row, order in enumerate(orders)
+    ]
+
+
+def test_cancels_and_refusals_are_answered(running: Loop) -> None:
+    running.send(Submit(((1, 0),), (11,), 1), Submit(((2, 0), (3, 0)), (1,), 20), Cancel((3,)))
+    _, ends = gather(running, {1, 2, 3})
+    assert ends == {1: "refused", 2: "length", 3: "cancelled"}
+
+
+def test_stop_ends_the_loop(running: Loop) -> None:
+    running.send(Submit(((1, 0),), (1,), 20), Stop())
+    running.end()
+    assert running.error is None
+
+
+def test_a_front_that_goes_ends_the_loop(running: Loop) -> None:
+    running.send(Submit(((1, 0),), (1,), 20))
+    running.front.close()
+    running.end()
+    assert isinstance(running.error, FrontGone)
+
+
+def test_a_second_start_breaks_the_protocol(running: Loop) -> None:
+    running.send(Start(1, "core"))
+    running.end()
+    assert isinstance(running.error, ProtocolError)
+
+
+def test_buckets_are_built_while_there_is_nothing_to_do(running: Loop) -> None:
+    end = time.monotonic() + WAIT
+    while len(running.device.built) < 6:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_front_that_takes_nothing_stops_the_rounds_and_loses_no_token(bounded: Loop) -> None:
+    """The socket's own buffer fills first; then the link's; then no more rounds are made."""
+    orders = [Submit(((row, row),), (row % 11, 3), 22) for row in range(1200)]
+    sender = Thread(target=lambda: bounded.send(*orders))
+    sender.start()
+    launched, same, end = -1, 0, time.monotonic() + WAIT
+    while same < 20:  # 0.2 s without a launch
+        assert time.monotonic() < end
+        same = same + 1 if launched == len(bounded.device.launches) else 0
+        launched = len(bounded.device.launches)
+        time.sleep(0.01)
+    tokens, ends = gather(bounded, set(range(1200)))
+    sender.join(WAIT)
+    assert len(bounded.device.launches) > launched
+    assert all(
+        (tokens[row], ends[row]) == single_run(order, row, bounded.device.text) for row, order in enumerate(orders)
+    )
