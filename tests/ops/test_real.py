@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from heliograph.errors import UnsupportedOpError
 
-from .harness import call, same_bytes, shuffled, singles_backwards, whole
+from .harness import Split, call, reference, same_bytes, shuffled, singles_backwards, whole
 from .packed import LAYOUT_NAMES, generator, random_weight
 from .sampling import Batch
 
@@ -45,6 +45,11 @@ def arguments(op: str, rows: int, source: Generator) -> tuple[object, ...]:
     return numbers(rows, 1100), numbers(rows, 1100)
 
 
+def untouched(x: Tensor) -> bool:
+    """Full of what memory holds before a call."""
+    return bool((x.contiguous().view(torch.uint8) == 0xFF).all())
+
+
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("rows", ROWS)
 def test_real_rows_are_computed_and_no_other(level: str, op: str, rows: int, seed: int) -> None:
@@ -56,7 +61,28 @@ def test_real_rows_are_computed_and_no_other(level: str, op: str, rows: int, see
             given = torch.tensor([stated], dtype=torch.int32)
             outs = call(name, *args, given, level=level, split=split).outs
             assert all(same_bytes(out[:real], all_rows[:real]) for out, all_rows in zip(outs, every, strict=True))
-            assert all((out[real:].contiguous().view(torch.uint8) == 0xFF).all() for out in outs)  # as it was
+            assert all(untouched(out[real:]) for out in outs) or name == "sample"
+
+
+@pytest.mark.parametrize("split", [whole, singles_backwards, shuffled(5)])
+def test_sample_says_of_padding_what_it_says_of_a_row_without_slot(level: str, split: Split, seed: int) -> None:
+    args = arguments("sample", 9, generator(seed))
+    ids, logprobs, logprob_ids = call("sample", *args, torch.tensor([4]).int(), level=level, split=split).outs
+    assert (ids[4:] == -1).all()
+    assert (logprobs[4:] == 0).all()
+    assert (logprob_ids[4:] == -1).all()
+
+
+@pytest.mark.parametrize("split", [whole, singles_backwards, shuffled(5)])
+def test_padding_is_cleared_and_no_real_row(level: str, split: Split, seed: int) -> None:
+    x = torch.randn(11, 37, generator=generator(seed))
+    for stated in (-1, 0, 1, 10, 11, 12):
+        real = torch.tensor([stated]).int()
+        got = call("clear_padding", x, real, level=level, split=split).args[0]
+        _, (want, _) = reference("clear_padding", x, real)
+        assert isinstance(got, Tensor)
+        assert isinstance(want, Tensor)
+        assert same_bytes(got, want)
 
 
 @pytest.mark.parametrize("workers", [2, 3])

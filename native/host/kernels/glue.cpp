@@ -50,6 +50,18 @@ void gather_rows(const Gather &p, uint32_t first, uint32_t last) {
   }
 }
 
+// ---- clear_padding: zeros in the rows of x that are not real ----------------------------------------------------
+struct Clear {
+  float *x;             // [rows, columns]
+  const int32_t *real;  // [1] rows
+  uint32_t rows, columns;
+};
+void clear_padding(const Clear &p, uint32_t first, uint32_t last) {
+  const uint64_t real = hg::real_rows(p.real, p.rows);
+  const hg::Range padding = hg::share(first, last, p.rows, p.rows - real);
+  memset(p.x + (real + padding.begin) * p.columns, 0, (padding.end - padding.begin) * p.columns * sizeof(float));
+}
+
 // ---- resolve_ids: id -1 stands for the slot's last sampled token ------------------------------------------------
 struct Resolve {
   const int32_t *ids, *slots;   // [count]
@@ -84,9 +96,10 @@ void history_store(const History &p, uint32_t first, uint32_t last) {
 }  // namespace
 
 HG_POINTERS(Binary, x, y, real, out)
+HG_POINTERS(Clear, x, real)
 HG_POINTERS(Gather, x, index, out)
 HG_POINTERS(Resolve, ids, slots, last_token, out)
 HG_POINTERS(History, ids, slots, positions, history)
 HG_MODULE("glue", hg::function<binary<silu_mul>>("silu_mul_f32"), hg::function<binary<add>>("add_f32"),
-          hg::function<gather_rows>("gather_rows_f32"), hg::function<resolve_ids>("resolve_ids"),
+          hg::function<gather_rows>("gather_rows_f32"), hg::function<clear_padding>("clear_padding_f32"), hg::function<resolve_ids>("resolve_ids"),
           hg::function<history_store>("history_store"))

@@ -3,7 +3,8 @@
 The inputs are complete from the first core on: a front that uses only some of them leaves the others at the values
 that :mod:`heliograph.runtime.generate` shows. One sampled row is one request; its slot is its place in ``history``
 and ``last_token`` for as long as it lives. Real rows come first and ``real`` says how many they are; a padding row has
-position -1 (a token) and slot -1 (a sampled row) besides, costs next to nothing, and its outputs are undefined.
+position -1 (a token) and slot -1 (a sampled row) besides, and costs next to nothing. Of sampled padding rows the ids
+are -1, logits and logprobs 0.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def decode_step(
     ids = ops.resolve_ids(ids, slots, last_token)
     ops.history_store(ids, slots, positions, history)
     x = model(ids, Places(positions, rows, tables, real), kv)
-    return _sample(model.logits(x, real), slots, masks, history, last_token, real, **sampling)
+    logits = model.logits(x, real)
+    ops.clear_padding(logits, real)
+    return _sample(logits, slots, masks, history, last_token, real, **sampling)
 
 
 def prefill_step(

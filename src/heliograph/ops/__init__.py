@@ -7,7 +7,7 @@ A folder says what the op means (shapes, types, tolerances), which kernels it ha
 ``arguments``    one call's arguments by name, checked; what no kernel takes is refused
 ``layouts``      how weights are stored: plain types and GGUF blocks
 ``embedding``, ``linear``, ``rms_norm``, ``rope``, ``kv_store``, ``paged_attention``, ``silu_mul``, ``gather_rows``,
-``add``, ``resolve_ids``, ``history_store``, ``sample``   the ops of language models, in the order of a step
+``add``, ``resolve_ids``, ``history_store``, ``clear_padding``, ``sample``   the ops of language models, as a step goes
 ``aten``         lowerings of the core-ATen ops, for any other model
 ``lowerings``    imports every folder: after it the table is full
 ``references``   imports every reference: after it ``torch.ops.heliograph`` is full

@@ -6,7 +6,7 @@ logprob_ids i32[R, 20])``
 All that decides a token, one row at a time; what is not given a type above is [R] of i32, or of f32 for temperature,
 top-p, min-p and the penalties. A row reads nothing of another row.
 
-Rows from ``real`` on are padding. Of a row whose slot is -1 (or outside the table) the id is -1, the logprobs are 0 and
+Of a row from ``real`` on, and of one whose slot is -1 (or outside the table), the id is -1, the logprobs are 0 and
 their ids -1, and no state is written. Any other row:
 
 1. A logit that is NaN counts as minus infinity, plus infinity as the largest number.
