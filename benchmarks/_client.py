@@ -51,6 +51,8 @@ def ask(port: int, request: Mapping[str, object], *, whole: bool = True) -> Seen
         if data == b"[DONE]":
             break
         chunk = json.loads(data)
+        if "error" in chunk:
+            raise SystemExit(f"port {port} {path}: {chunk['error']}")
         seen.usage = chunk.get("usage") or seen.usage
         for choice in chunk["choices"]:
             if piece := choice.get("text") or choice.get("delta", {}).get("content"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import socket
@@ -20,6 +21,7 @@ from _machine import ROOT
 STOP = 30.0  # seconds that a server may take to end
 OURS, PEER = "ours", "peer"
 MODEL = "model"  # its name in requests
+THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,15 @@ class Running:
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def arguments_of(description: str | None, runs: int) -> argparse.Namespace:
+    """What every benchmark of a server takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("core", type=Path, nargs="?", help="default: the newest of make demo, else captured now")
+    parser.add_argument("--runs", type=int, default=runs)
+    parser.add_argument("--program", type=Path, help="another heliograph than that of .venv-serve")
+    return parser.parse_args()
 
 
 def heliograph() -> Path:
@@ -96,16 +107,19 @@ def output(*command: str | Path) -> str:
     ).stdout.strip()
 
 
-def sides(core: Path, threads: int, *peer_options: str) -> list[Side]:
+def ours(core: Path, program: Path | None) -> Side:
+    command = (str(program or heliograph()), "serve", str(core), "--model", MODEL, "--threads", str(THREADS))
+    return Side(OURS, (*command, "--host", "127.0.0.1"), core)
+
+
+def both(core: Path, program: Path | None, *peer_options: str) -> list[Side]:
     """Ours, and the peer if it is built; the same model, the same threads."""
-    told = (str(threads), "--host", "127.0.0.1")
-    ours = Side(OURS, (str(heliograph()), "serve", str(core), "--model", MODEL, "--threads", *told), core)
-    program = peer_program()
-    if program is None:
-        return [ours]
-    model = model_file()
-    command = (str(program), "-m", str(model), "-t", str(threads), "-tb", *told, "--no-ui", "--no-warmup")
-    return [ours, Side(PEER, (*command, *peer_options), model)]
+    llama = peer_program()
+    if llama is None:
+        return [ours(core, program)]
+    model, threads = model_file(), str(THREADS)
+    command = (str(llama), "-m", str(model), "-t", threads, "-tb", threads, "--no-ui", "--no-warmup")
+    return [ours(core, program), Side(PEER, (*command, "--host", "127.0.0.1", *peer_options), model)]
 
 
 def warm(path: Path) -> None:
@@ -150,7 +164,7 @@ def read_events(server: Running) -> None:
             server.events.append((time.monotonic_ns(), json.loads(line)))
 
 
-def alternating(both: Sequence[Side], runs: int) -> Iterator[Side]:
+def alternating(sides: Sequence[Side], runs: int) -> Iterator[Side]:
     """A B B A: each side ``runs`` times."""
     for number in range(runs):
-        yield from both if number % 2 == 0 else reversed(both)
+        yield from sides if number % 2 == 0 else reversed(sides)

@@ -11,7 +11,6 @@ JSON; without the peer it is not valid and the exit code is 1.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -23,13 +22,24 @@ from threading import Barrier
 from _client import Seen, ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
 from _machine import ROOT, machine
-from _servers import MODEL, OURS, PEER, Side, alternating, core_folder, running, sides, warm
+from _servers import (
+    MODEL,
+    OURS,
+    PEER,
+    THREADS,
+    Side,
+    alternating,
+    arguments_of,
+    both,
+    core_folder,
+    running,
+    warm,
+)
 
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.runtime.text import Text
 
-THREADS = 2
 BATCHES = (1, 2, 4, 8, 16)
 PROMPT, GENERATED, LONG = 128, 64, 512  # tokens
 PEER_OPTIONS = ("-c", "16384", "-np", str(max(BATCHES)))
@@ -94,7 +104,7 @@ def steady(seen: Sequence[Seen]) -> float:
     return inside / (end - begin) * 1e9 if end > begin else 0.0
 
 
-def report(samples: Mapping[str, Sequence[Sample]], both: Sequence[Side], busy: float) -> bool:
+def report(samples: Mapping[str, Sequence[Sample]], sides: Sequence[Side], busy: float) -> bool:
     medians = {
         name: {f: statistics.median(one[f] for one in taken) for f in FIGURES} for name, taken in samples.items()
     }
@@ -132,24 +142,21 @@ def report(samples: Mapping[str, Sequence[Sample]], both: Sequence[Side], busy: 
         threads=THREADS,
         pinning="none",
         load={"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},
-        commands={side.name: side.shown() for side in both},
+        commands={side.name: side.shown() for side in sides},
         **machine(),
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("core", type=Path, nargs="?")
-    parser.add_argument("--runs", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = arguments_of(__doc__, 5)
     core = core_folder(arguments.core)
-    both = sides(core, THREADS, *PEER_OPTIONS)
+    sides = both(core, arguments.program, *PEER_OPTIONS)
     short, (long,) = prompts(core, max(BATCHES), PROMPT), prompts(core, 1, LONG)
     busy = busy_share()
-    samples: dict[str, list[Sample]] = {side.name: [] for side in both}
-    for side in alternating(both, max(4, arguments.runs)):
+    samples: dict[str, list[Sample]] = {side.name: [] for side in sides}
+    for side in alternating(sides, max(4, arguments.runs)):
         samples[side.name].append(sample(side, short, long))
-    return 0 if report(samples, both, busy) else 1
+    return 0 if report(samples, sides, busy) else 1
 
 
 if __name__ == "__main__":

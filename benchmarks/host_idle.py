@@ -8,7 +8,6 @@ the idle connections are opened before a sample and closed after it. The bar is 
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import socket
@@ -20,8 +19,8 @@ from pathlib import Path
 from _client import ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
 from _machine import machine
-from _servers import Running, core_folder, running, sides, warm
-from host_start import REQUEST, THREADS
+from _servers import THREADS, Running, arguments_of, core_folder, ours, running, warm
+from host_start import REQUEST
 
 BAR = 2.0
 IDLE = 2000
@@ -40,20 +39,17 @@ def sample(server: Running, idle: int) -> tuple[float, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("core", type=Path, nargs="?")
-    parser.add_argument("--runs", type=int, default=9)
-    arguments = parser.parse_args()
+    arguments = arguments_of(__doc__, 9)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * IDLE:
         sys.exit(f"this user may open {hard} files; {2 * IDLE} are needed (ulimit -Hn)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * IDLE, hard))
     core = core_folder(arguments.core)
-    ours = sides(core, THREADS)[0]
+    side = ours(core, arguments.program)
     warm(core)
     busy = busy_share()
     samples: dict[int, list[tuple[float, int]]] = {idle: [] for idle in SIDES}
-    with running(ours) as server:
+    with running(side) as server:
         sample(server, 0)
         for number in range(max(7, arguments.runs)):
             for idle in SIDES if number % 2 == 0 else SIDES[::-1]:
@@ -83,7 +79,7 @@ def main() -> int:
         threads=THREADS,
         pinning="none",
         load={"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},
-        commands={"ours": ours.shown()},
+        commands={"ours": side.shown()},
         **machine(),
     )
     return 0 if done else 1

@@ -10,21 +10,30 @@ is ready, the peer answers 503, and the client asks again a millisecond later. S
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from _client import Seen, ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
 from _machine import machine
-from _servers import OURS, PEER, Running, Side, alternating, core_folder, running, sides, warm
+from _servers import (
+    OURS,
+    PEER,
+    THREADS,
+    Running,
+    Side,
+    alternating,
+    arguments_of,
+    both,
+    core_folder,
+    running,
+    warm,
+)
 
 BAR_SECONDS, BAR_RATIO = 0.45, 1.3
-THREADS = 2
 PROMPT_TOKENS = 39
 REQUEST = {
     "model": "model",
@@ -64,7 +73,7 @@ def ready(server: Running, seen: Seen) -> int:
     return next(when for when, event in server.events if event["event"] == "ready")
 
 
-def report(samples: Mapping[str, Sequence[Sample]], both: Sequence[Side], busy: float) -> bool:
+def report(samples: Mapping[str, Sequence[Sample]], sides: Sequence[Side], busy: float) -> bool:
     firsts = {name: [one.seconds["first token"] for one in taken] for name, taken in samples.items()}
     medians = {
         name: {phase: statistics.median(one.seconds[phase] for one in taken) for phase in PHASES}
@@ -109,24 +118,21 @@ def report(samples: Mapping[str, Sequence[Sample]], both: Sequence[Side], busy: 
         threads=THREADS,
         pinning="none",
         load={"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},
-        commands={side.name: side.shown() for side in both},
+        commands={side.name: side.shown() for side in sides},
         **machine(),
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("core", type=Path, nargs="?")
-    parser.add_argument("--runs", type=int, default=9)
-    arguments = parser.parse_args()
-    both = sides(core_folder(arguments.core), THREADS, *PEER_OPTIONS)
+    arguments = arguments_of(__doc__, 9)
+    sides = both(core_folder(arguments.core), arguments.program, *PEER_OPTIONS)
     busy = busy_share()
-    samples: dict[str, list[Sample]] = {side.name: [] for side in both}
-    for side in both:
+    samples: dict[str, list[Sample]] = {side.name: [] for side in sides}
+    for side in sides:
         sample(side)  # what a first run ever leaves behind is of neither side
-    for side in alternating(both, max(7, arguments.runs)):
+    for side in alternating(sides, max(7, arguments.runs)):
         samples[side.name].append(sample(side))
-    return 0 if report(samples, both, busy) else 1
+    return 0 if report(samples, sides, busy) else 1
 
 
 if __name__ == "__main__":

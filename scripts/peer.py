@@ -105,15 +105,20 @@ def compiler(objects: Path) -> str:
     return subprocess.run([chosen, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
 
 
+def program(cache: Path) -> Path:
+    """Where the program is once it is built: a folder of its own for each set of flags."""
+    key = hashlib.sha256(" ".join(flags(processor())).encode()).hexdigest()[:8]
+    return cache / f"llama-server-{VERSION}-{key}" / "llama-server"
+
+
 def main() -> None:
-    arguments = flags(processor())
     cache = cache_folder()
-    target = cache / f"llama-server-{VERSION}-{hashlib.sha256(' '.join(arguments).encode()).hexdigest()[:8]}"
-    if not (target / "peer.json").is_file():
+    found = program(cache)
+    if not (found.parent / "peer.json").is_file():
         if "--where" in sys.argv:
             sys.exit("llama-server is not built: run make peer")
-        build(cache, target, arguments)
-    print(target / "llama-server")
+        build(cache, found.parent, flags(processor()))
+    print(found)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import msgspec
 
 from heliograph.cli.output import bytes_text
 from heliograph.serve.front import openai_request
+from heliograph.serve.front.exposition import expose
 from heliograph.serve.front.metrics import Metrics
 from heliograph.serve.front.rounds import Rounds
 from heliograph.serve.limits import LIMITS, Limits
@@ -70,7 +71,7 @@ def test_every_field_that_is_refused_or_without_effect_is_named() -> None:
 
 
 def test_every_metric_is_named_and_no_other() -> None:
-    text = Metrics(Rounds()).text().decode()
+    text = expose(Metrics(), Rounds()).decode()
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     exported = {name for name, kind in kinds.items() if not (kind == "gauge" and name.endswith("_created"))}
     assert set(re.findall(r"`(heliograph_\w+)`", DOC)) == exported

@@ -139,7 +139,7 @@ def serving(
     async def body() -> None:
         stop = asyncio.Event()
         running.set_result((asyncio.get_running_loop(), stop))
-        await main(options, world, listener, face_future, heard, limits or Limits(), stop)
+        await main(options, world, listener, face_future, heard, limits or Limits(), stop, time.monotonic())
 
     def thread() -> None:
         try:

@@ -39,11 +39,7 @@ def _padding(recording: Recording, graph: int, case: int, recorded: RecordedGrap
     for dimension, rows in (given.real_rows or {}).items():
         for field, output in fields:
             buffer = recording.buffers.all[field.buffer]
-            spec = walked.entry.inputs.get(field.name)
-            leads = (
-                buffer.shape[:1] == (walked.bucket[dimension],) if output else spec and spec.shape[:1] == (dimension,)
-            )
-            if leads:
+            if _leads(dimension, recorded, field.name, buffer.shape if output else None):
                 yield Padding(
                     graph=graph,
                     case=case,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from blake3 import blake3
 from torch import Tensor
@@ -27,10 +29,7 @@ def example(spec: CaptureSpec, entry: EntrySpec, bucket: Shape, seed: int) -> Ex
 
 def drawn(field: TensorSpec, bucket: Shape, key: str) -> bytes:
     """Values between the field's bounds, the same for the same key on every machine and release."""
-    shape = field.resolve(bucket)
-    count = 1
-    for extent in shape:
-        count *= extent
+    count = prod(field.resolve(bucket))
     raw = torch.frombuffer(bytearray(blake3(key.encode()).digest(length=4 * count)), dtype=torch.uint32)
     words = raw.to(torch.int64)
     if field.dtype in WHOLE:
@@ -61,14 +60,13 @@ def _check(given: Example, fields: dict[str, TensorSpec], graph: str, bucket: Sh
             hint="an example holds every input of the entry and every shared one",
         )
     for name, data in given.inputs.items():
-        size = ITEM_BYTES[fields[name].dtype]
-        for extent in fields[name].resolve(bucket):
-            size *= extent
+        dtype, shape = fields[name].dtype, fields[name].resolve(bucket)
+        size = ITEM_BYTES[dtype] * prod(shape)
         if len(data) != size:
             raise UsageError(
                 doing,
                 found=f"{len(data)} bytes for {name!r}",
-                required=f"{size} bytes: {fields[name].dtype} {fields[name].resolve(bucket)}",
+                required=f"{size} bytes: {dtype} {shape}",
                 hint="let examples follow the shapes of the spec",
             )
     for dimension, rows in (given.real_rows or {}).items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -101,11 +102,7 @@ class Walk:
         )
         try:
             arguments = self._arguments(storages, inputs)
-            with (
-                swapped(self._walker.model, self._walker.weights, self._walker.fakes),
-                trail,
-                self._recording(recorder),
-            ):
+            with self._walker.faked(), trail, self._recording(recorder):
                 outputs = run_model(lambda: self._call(entry, prefix, storages, arguments))
         finally:
             storages.close()
@@ -177,10 +174,7 @@ class Walk:
         return {name: placed[name] for name in self._walker.spec.state}
 
     def _place(self, name: str, role: str, shape: tuple[int, ...], dtype: str, *, grows: bool = False) -> int:
-        size = ITEM_BYTES[dtype]
-        for extent in shape:
-            size *= extent
-        return self.buffers.add(name, role, size, dtype, shape, grows=grows)
+        return self.buffers.add(name, role, ITEM_BYTES[dtype] * prod(shape), dtype, shape, grows=grows)
 
 
 def _fields(buffers: Mapping[str, int]) -> tuple[Field, ...]:

@@ -34,7 +34,8 @@ class Limits:
     silence: float = 120.0  # without a frame while rows are under way: it hangs
     unsent: int = 16 << 20  # bytes of frames that the front has not taken: the worker pauses
     rows: int = 1 << 17  # that wait or run in it
-    rounds_between_builds: int = 64  # one bucket is built in so many rounds while rows run; when none does, at once
+    rounds_between_builds: int = 256  # one bucket is built in so many rounds while rows run
+    quiet: float = 0.2  # without a row, then buckets are built one after the other
     # ---- the end
     shutdown: float = 30.0  # SIGTERM: running requests may end
     stop: float = 5.0  # the worker may end after Stop, before it is killed

@@ -14,8 +14,8 @@ import pytest
 from served import Heard
 
 from heliograph.errors import UsageError
-from heliograph.serve.front.spawn import Process
-from heliograph.serve.front.start import Options, listen, serve, start_worker, url_of
+from heliograph.serve.front.spawn import Process, spawn
+from heliograph.serve.front.start import Options, listen, serve, tell_start, url_of
 
 
 def test_any_free_port_is_found_and_told() -> None:
@@ -43,6 +43,12 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
         listen(host, 0)
 
 
+def started() -> Process:
+    process = spawn()
+    tell_start(process, Options(core=Path("nowhere")))
+    return process
+
+
 def ended(process: Process) -> int:
     async def wait() -> int:
         async with asyncio.timeout(30):
@@ -52,7 +58,7 @@ def ended(process: Process) -> int:
 
 
 def test_a_worker_is_a_process_that_can_be_killed_and_is_reaped() -> None:
-    process = start_worker(Options(core=Path("nowhere")))
+    process = started()
     process.kill()
     assert ended(process) == -signal.SIGKILL
     process.kill()  # no effect: the number may be another process's by now
@@ -62,7 +68,7 @@ def test_a_worker_is_a_process_that_can_be_killed_and_is_reaped() -> None:
 
 
 def test_a_worker_ends_with_its_front() -> None:
-    process = start_worker(Options(core=Path("nowhere")))
+    process = started()
     process.socket.close()
     assert ended(process) is not None
 

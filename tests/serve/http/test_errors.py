@@ -84,7 +84,7 @@ def test_an_unknown_model_is_a_404(served: Served) -> None:
 @pytest.mark.parametrize("path", ["/", "/v1", "/v2/chat/completions", "/v1/chat/completions/", "/metrics/x"])
 def test_an_unknown_path_is_a_404_in_the_dialect(served: Served, path: str) -> None:
     answer = ask(served.url, path)
-    assert (answer.status, answer.error["type"]) == (404, "not_found_error")
+    assert (answer.status, answer.error["type"]) == (404, "invalid_request_error")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ TESTED = {
     "restarts": "test_a_worker_that_ends_too_often_ends_the_server",
     "restart_window": "test_deaths_long_ago_do_not_count",
 }
-OF_THE_WORKER = {"unsent", "rows", "rounds_between_builds"}  # tests/serve/worker
+OF_THE_WORKER = {"unsent", "rows", "rounds_between_builds", "quiet"}  # tests/serve/worker
 
 
 def chat(**fields: Any) -> dict[str, Any]:

@@ -32,12 +32,13 @@ class Loop:
         self._decoder: Decoder[FromWorker] = Decoder(FromWorker)  # type: ignore[arg-type]
         self._link = Link(worker.detach(), limits)
         self._engine = Engine(device, FakeClock())
+        self._limits = limits
         self._thread = Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            serve(self._link, self._engine)
+            serve(self._link, self._engine, self._limits)
         except (FrontGone, ProtocolError) as error:
             self.error = error
 
@@ -67,7 +68,13 @@ def loop(device: FakeDevice, limits: Limits) -> Iterator[Loop]:
 
 @pytest.fixture
 def running() -> Iterator[Loop]:
-    yield from loop(FakeDevice(), Limits())
+    yield from loop(FakeDevice(), Limits(quiet=0.001))
+
+
+@pytest.fixture
+def patient() -> Iterator[Loop]:
+    """It would build a bucket after a minute without a row."""
+    yield from loop(FakeDevice(), Limits(quiet=60.0))
 
 
 @pytest.fixture
@@ -130,6 +137,13 @@ def test_buckets_are_built_while_there_is_nothing_to_do(running: Loop) -> None:
     while len(running.device.built) < 6:
         assert time.monotonic() < end
         time.sleep(0.001)
+
+
+def test_rows_that_come_soon_do_not_wait_for_a_build(patient: Loop) -> None:
+    for row in range(20):
+        patient.send(Submit(((row, 0),), (1,), 2))
+        gather(patient, {row})
+    assert len(patient.device.built) == 4
 
 
 def test_a_front_that_takes_nothing_stops_the_rounds_and_loses_no_token(bounded: Loop) -> None:

@@ -35,6 +35,7 @@ from heliograph.serve.frames import (
     Stop,
     Submit,
 )
+from heliograph.serve.limits import LIMITS
 
 PROMPT = tuple(range(100, 150))
 EOS = (2,)
@@ -131,6 +132,7 @@ def test_an_idle_worker_builds_the_buckets_that_are_left(tiny_core: Path) -> Non
             if launched[-1].prepared == 5:
                 break
             assert time.monotonic() < end
+            time.sleep(2 * LIMITS.quiet)
         run(worker, Submit(((20_000, 0), (20_001, 1)), PROMPT, 3))  # decodes in the bucket of two
 
 

@@ -15,7 +15,7 @@ from heliograph.serve.front.refusal import Refusal, invalid, unavailable
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
 REASONS: Final[Mapping[End, str]] = {End.STOP: "stop", End.LENGTH: "length"}  # of the others: refusal_of
-TYPES: Final[Mapping[int, str]] = {404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}
+TYPES: Final[Mapping[int, str]] = {408: "timeout_error", 429: "rate_limit_error"}  # of the others below 500: invalid
 
 _encoder = msgspec.json.Encoder()
 

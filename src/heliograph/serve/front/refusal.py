@@ -23,6 +23,8 @@ class Refusal(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """What both official clients obey: when to try again, or that it would be no use."""
+        if self.status == 408:  # what else the client has to say is not waited for
+            return {"connection": "close"}
         if self.retry is not None:
             return {"retry-after": f"{max(1, round(self.retry))}", "retry-after-ms": f"{round(self.retry * 1000)}"}
         return {"x-should-retry": "false"}

@@ -23,8 +23,8 @@ from heliograph.serve.front.app import make_app
 from heliograph.serve.front.connection import Connection
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.service import Service, World
-from heliograph.serve.front.spawn import Process
-from heliograph.serve.front.start import BACKLOG, Options, Report, start_worker
+from heliograph.serve.front.spawn import Process, spawn
+from heliograph.serve.front.start import BACKLOG, Options, Report, tell_start
 from heliograph.serve.limits import LIMITS, Limits
 
 
@@ -36,12 +36,19 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def run(options: Options, process: Process, listener: socket.socket, face: Future[Face], report: Report) -> int:
-    """Serves until the end. ``process`` is the first worker."""
+def run(
+    options: Options, process: Process, listener: socket.socket, face: Future[Face], report: Report, began: float
+) -> int:
+    """Serves until the end. ``process`` is the first worker, which has been told its start; ``began`` is when
+    that was, by ``time.monotonic``."""
     workers = iter([process])
 
     def launch() -> Process:
-        return next(workers, None) or start_worker(options)
+        worker = next(workers, None)
+        if worker is None:
+            worker = spawn()
+            tell_start(worker, options)
+        return worker
 
     world = World(
         launch, time.monotonic, time.time, partial(SystemRandom().getrandbits, 63), lambda: os.urandom(16).hex()
@@ -49,7 +56,7 @@ def run(options: Options, process: Process, listener: socket.socket, face: Futur
 
     async def until_a_signal() -> None:
         with signals() as came:
-            await main(options, world, listener, face, report, LIMITS, came)
+            await main(options, world, listener, face, report, LIMITS, came, began)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(until_a_signal())
@@ -58,13 +65,15 @@ def run(options: Options, process: Process, listener: socket.socket, face: Futur
 
 async def main(
     options: Options, world: World, listener: socket.socket, face: Future[Face], report: Report, limits: Limits,
-    stop: asyncio.Event,
+    stop: asyncio.Event, began: float,
 ) -> None:  # fmt: skip
     """Serves until ``stop`` is set, then ends in good order; set once more meanwhile, it ends at once.
 
     Raises the error that ended the server otherwise.
     """
-    service = Service(asyncio.wrap_future(face), world, report, limits, alias=options.alias, strict=options.strict)
+    service = Service(
+        asyncio.wrap_future(face), world, report, limits, began, alias=options.alias, strict=options.strict
+    )
     local = ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
     http = HttpServer(http_config(make_app(service, local=local), limits))
     supervising = asyncio.create_task(service.supervisor.run())

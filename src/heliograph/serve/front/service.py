@@ -10,7 +10,7 @@ from functools import partial
 
 from heliograph.errors import HeliographError, TemplateError, UsageError
 from heliograph.runtime.text import Text
-from heliograph.serve.frames import Launched, Ready
+from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Launched, Ready
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
@@ -39,7 +39,7 @@ class Service:
     """One event loop. The supervisor's observer, too."""
 
     def __init__(
-        self, face: Awaitable[Face], world: World, report: Report, limits: Limits, *, alias: str = "",
+        self, face: Awaitable[Face], world: World, report: Report, limits: Limits, began: float, *, alias: str = "",
         strict: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.limits, self.strict = world, limits, strict
@@ -51,7 +51,7 @@ class Service:
         self.supervisor = Supervisor(world.launch, self._digest(), self.journal, self, limits)
         self._report, self._alias = report, alias
         self._ready: Ready | None = None
-        self._began = world.clock()
+        self._began = began
         self._created = int(world.wall())
         self._requests = 0
         self._idle = asyncio.Event()
@@ -90,8 +90,8 @@ class Service:
         facts = face.facts
         return Model(
             name=self._alias or face.name, digest=face.digest, created=self._created,
-            context=min(facts.context, ready.blocks * ready.block_tokens), vocabulary=facts.vocabulary, eos=facts.eos,
-            concurrency=ready.concurrency, biases=ready.biases,
+            context=min(facts.context, ready.blocks * ready.block_tokens, MAX_PROMPT), vocabulary=facts.vocabulary,
+            eos=facts.eos, concurrency=min(ready.concurrency, MAX_ROWS), biases=ready.biases,
         )  # fmt: skip
 
     async def encode(self, plan: Plan) -> list[tuple[int, ...]]:

@@ -4,8 +4,9 @@ Between rounds it takes in rows and lets go of those whose client has left, whos
 once. Every row that was submitted ends exactly once, in a Launched or in an Ended.
 
 The buckets that were not ready at the start are built and self-tested one at a time, the largest decode bucket first:
-whenever there is nothing else to do, and under steady load one every ``limits.rounds_between_builds`` rounds, so
-that all get built; a running stream then waits for one bucket's self-test besides the round.
+whenever nothing has been to do for ``limits.quiet``, and under steady load one every
+``limits.rounds_between_builds`` rounds, so that all get built; a running stream then waits for one bucket's
+self-test besides the round.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from heliograph.errors import HeliographError, ProtocolError
 from heliograph.runtime.load import load
 from heliograph.runtime.steps import Steps
 from heliograph.serve.frames import PROTOCOL, Cancel, Failed, Hello, Phase, Ready, Start, Stop, Submit, check_protocol
-from heliograph.serve.limits import LIMITS
+from heliograph.serve.limits import LIMITS, Limits
 from heliograph.serve.worker.engine import Engine
 from heliograph.serve.worker.link import FrontGone, Link
 
@@ -32,14 +32,14 @@ def main(descriptor: int, began: int) -> int:
     """``began``: ``time.perf_counter_ns()`` before the imports. The exit code."""
     leave_with(descriptor)
     link = Link(descriptor)
-    try:
-        link.send(Phase("imports", time.perf_counter_ns() - began))
-        with ExitStack() as held:
+    with ExitStack() as held:
+        try:
+            link.send(Phase("imports", time.perf_counter_ns() - began))
             serve(link, start(link, held))
-    except FrontGone:
-        return OK
-    except HeliographError as error:
-        return say_last(link, error)
+        except FrontGone:
+            return OK
+        except HeliographError as error:
+            return say_last(link, error)
     return OK
 
 
@@ -91,11 +91,19 @@ def first(link: Link) -> Start:
     raise _out_of_turn(f"nothing for {LIMITS.start:g} s")
 
 
-def serve(link: Link, engine: Engine) -> None:
-    """Rounds while there are rows, builds while there are none, until Stop. Looks at the socket before each."""
+def serve(link: Link, engine: Engine, limits: Limits = LIMITS) -> None:
+    """Rounds while there are rows, builds when it has been quiet, until Stop. Looks at the socket before each.
+
+    A build is not begun at once: the first request comes right after Ready, and the next one often right after an
+    answer, and each would wait for a bucket's self-test.
+    """
+    busy_until = time.monotonic()
     while True:
-        idle = link.full or not (engine.busy or engine.unbuilt)
-        for message in link.receive(None if idle else 0):
+        if link.full or not (engine.busy or engine.unbuilt):
+            wait = None
+        else:
+            wait = 0.0 if engine.busy else max(0.0, busy_until + limits.quiet - time.monotonic())
+        for message in link.receive(wait):
             match message:
                 case Submit():
                     ended = engine.submit(message)
@@ -112,7 +120,8 @@ def serve(link: Link, engine: Engine) -> None:
         if engine.busy:
             for launched in engine.round():
                 link.send(launched)
-        else:
+            busy_until = time.monotonic()
+        elif time.monotonic() >= busy_until + limits.quiet:
             engine.build()
 
 

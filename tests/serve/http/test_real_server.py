@@ -1,0 +1,241 @@
+"""``heliograph serve`` on a captured model: real front, real worker, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from wire import ask, connect, post
+
+from tiny_models import capture_small, random_model, write_hf
+
+PATIENCE = 120.0
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+class Running:
+    """A server's process and what it says, one JSON object a line."""
+
+    def __init__(self, core: Path, *options: str) -> None:
+        command = [str(Path(sys.executable).parent / "heliograph"), "serve", str(core), "--port", "0", "--json"]
+        self.process = subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+        self.said: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.said.extend(map(json.loads, self.process.stdout))
+
+    def heard(self, event: str) -> list[dict[str, Any]]:
+        return [each for each in self.said if each["event"] == event]
+
+    def until(self, event: str, count: int = 1) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE
+        while len(self.heard(event)) < count:
+            assert time.monotonic() < deadline, self.said
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.01)
+        return self.heard(event)[count - 1]
+
+    @property
+    def url(self) -> str:
+        return str(self.until("listening")["url"])
+
+    def workers(self) -> list[int]:
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [each for each in map(int, found) if b"heliograph.serve.worker" in _command(each)]
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_hf(folder / "model", random_model("llama"))
+    return capture_small(folder / "model", folder / "cores")
+
+
+@pytest.fixture(scope="module")
+def running(core: Path) -> Iterator[Running]:
+    server = Running(core)
+    try:
+        server.until("ready")
+        yield server
+    finally:
+        assert server.end() == 0
+
+
+def complete(server: Running, **fields: Any) -> dict[str, Any]:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 20, "ignore_eos": True} | fields
+    answer = ask(server.url, COMPLETIONS, body)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def gauge(server: Running, name: str) -> float:
+    lines = ask(server.url, "/metrics").body.decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"heliograph_{name} ")).split()[1])
+
+
+def eventually(condition: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_official_client_streams_what_it_gets_whole(running: Running) -> None:
+    client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
+    request: dict[str, Any] = {
+        "model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 20,
+    }  # fmt: skip
+    whole = client.chat.completions.create(**request).choices[0]
+    chunks = list(client.chat.completions.create(stream=True, **request))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.message.content
+    assert chunks[-1].choices[0].finish_reason == whole.finish_reason
+
+
+def test_a_seeded_answer_is_the_same_alone_and_beside_others(running: Running) -> None:
+    """E18: neighbours join and leave, with seeds and without."""
+    request = {"seed": 5, "temperature": 1.0, "max_tokens": 40}
+    alone = complete(running, **request)["choices"][0]["text"]
+    draw = random.Random(1)
+
+    def neighbour(number: int) -> None:
+        complete(running, prompt="x" * draw.randrange(1, 30), max_tokens=draw.randrange(1, 30), temperature=1.5)
+
+    with ThreadPoolExecutor(8) as pool:
+        others = [pool.submit(neighbour, number) for number in range(24)]
+        together = [pool.submit(complete, running, **request) for _ in range(6)]
+        assert {answer.result()["choices"][0]["text"] for answer in together} == {alone}
+        for other in others:
+            other.result()
+    many = complete(running, n=3, **request)["choices"]
+    assert many[0]["text"] == alone
+    assert len({choice["text"] for choice in many}) == 3
+
+
+def test_counters_of_the_real_rounds_add_up(running: Running) -> None:
+    names = ("round_emitted_tokens_total", "prefill_emitted_tokens_total", "rounds_total")
+    before = [gauge(running, name) for name in names]
+    usage = complete(running, max_tokens=30)["usage"]
+    emitted, first, rounds = (gauge(running, name) - was for name, was in zip(names, before, strict=True))
+    assert usage["completion_tokens"] == 30
+    assert (emitted, first, rounds) == (29, 1, 29)
+
+
+def test_stop_tokens_are_held_back_for_the_least_tokens(running: Running) -> None:
+    (likely,) = ask(running.url, "/tokenize", {"prompt": "a"}).json["tokens"]
+    request = {"temperature": 0, "logit_bias": {str(likely): 100}, "stop_token_ids": [likely]}
+    stopped = complete(running, **request)
+    assert (stopped["usage"]["completion_tokens"], stopped["choices"][0]["finish_reason"]) == (0, "stop")
+    held = complete(running, min_tokens=4, **request)
+    assert (held["usage"]["completion_tokens"], held["choices"][0]["finish_reason"]) == (4, "stop")
+    assert complete(running, **(request | {"stop_token_ids": []}))["choices"][0]["text"] == "a" * 20
+
+
+def test_a_prompt_at_the_context_has_one_token_and_a_longer_one_is_refused(running: Running) -> None:
+    """E14"""
+    context = ask(running.url, "/v1/models").json["data"][0]["max_model_len"]
+    answer = complete(running, prompt=[5] * (context - 1), max_tokens=2**31)
+    assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (1, "length")
+    refused = ask(running.url, COMPLETIONS, {"model": "tiny", "prompt": [5] * context})
+    assert (refused.status, refused.error["code"]) == (400, "context_length_exceeded")
+
+
+def test_blocks_of_clients_that_leave_come_back(running: Running) -> None:
+    """E5"""
+    complete(running)
+    eventually(lambda: gauge(running, "rows_running") == 0)
+    free = gauge(running, "free_blocks")
+    draw = random.Random(2)
+    for _ in range(60):
+        with connect(running.url) as leaves:
+            body = {"model": "tiny", "prompt": "y" * 40, "max_tokens": 50, "n": 2, "stream": draw.random() < 0.5}
+            leaves.sendall(post(COMPLETIONS, body))
+            time.sleep(draw.choice([0, 0.001, 0.005, 0.02]))
+    complete(running)
+    eventually(lambda: (complete(running, max_tokens=1), gauge(running, "free_blocks"))[1] == free)
+
+
+def test_a_killed_worker_is_replaced(core: Path) -> None:
+    """E4"""
+    server = Running(core)
+    try:
+        server.until("ready")
+        before = complete(server, temperature=0)["choices"][0]["text"]
+        (worker,) = server.workers()
+        with connect(server.url) as connection:
+            body = {"model": "tiny", "prompt": "z", "max_tokens": 80, "ignore_eos": True, "stream": True, "n": 4}
+            connection.sendall(post(COMPLETIONS, body))
+            connection.recv(100)
+            os.kill(worker, signal.SIGKILL)
+            data = b""
+            while b"[DONE]" not in data:
+                part = connection.recv(1 << 16)
+                assert part
+                data += part
+        server.until("ready", 2)
+        assert complete(server, temperature=0)["choices"][0]["text"] == before
+        assert server.workers() != [worker]
+    finally:
+        assert server.end() == 0
+    assert server.heard("restarting")
+
+
+def test_a_signal_ends_the_server_and_its_worker(core: Path) -> None:
+    server = Running(core)
+    server.until("ready")
+    (worker,) = server.workers()
+    assert server.end() == 0
+    assert _command(worker) == b""
+    assert server.heard("draining")
+
+
+def test_a_signal_before_ready_ends_it_too(core: Path) -> None:
+    server = Running(core, "--wait-all")
+    server.until("listening")
+    server.until("phase")
+    (worker,) = server.workers()
+    assert server.end() == 0
+    eventually(lambda: _command(worker) == b"")
+
+
+def test_a_core_that_was_altered_is_not_served(core: Path, tmp_path: Path) -> None:
+    altered = tmp_path / "altered"
+    subprocess.run(["cp", "-r", str(core), str(altered)], check=True)
+    (altered / "core.json").write_bytes((core / "core.json").read_bytes() + b" ")
+    server = Running(altered)
+    assert server.process.wait(PATIENCE) == 5
+    assert "SignatureError" in server.process.communicate()[1]
+
+
+def test_a_core_that_is_not_there_is_not_served(tmp_path: Path) -> None:
+    server = Running(tmp_path / "nowhere")
+    assert server.process.wait(PATIENCE) == 5
