@@ -77,15 +77,16 @@ def test_both_ways_to_retain_write_the_same_bytes(writer: DraftWriter) -> None:
     assert written[0] == written[1]
 
 
-def test_self_tests_run_two_inputs_and_the_first_again_with_results_unknown(writer: DraftWriter) -> None:
+def test_self_tests_run_three_inputs_and_the_first_again_with_results_unknown(writer: DraftWriter) -> None:
     with recorded(spec_of()) as recording:
         core = put_recording(recording, writer, DEFAULT_CAP).core
     for test in core.self_tests:
-        first, second, third = (case.inputs for case in test.cases)
-        assert first == third != second
+        first, second, third, last = (case.inputs for case in test.cases)
+        assert len({first, second, third}) == 3
+        assert first == last
         assert {case.outputs for case in test.cases} == {UNKNOWN_DIGEST}
     results = tuple(
-        SelfTestResult(graph=graph, outputs=("aa" * 32,) * 3, states=("bb" * 32,) * 3)
+        SelfTestResult(graph=graph, outputs=("aa" * 32,) * 4, states=("bb" * 32,) * 4)
         for graph in reversed(range(len(core.graphs)))
     )
     filled = with_results(core, results)

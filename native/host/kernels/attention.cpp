@@ -21,6 +21,7 @@ struct Attention {
   const int32_t *tables;     // [table_rows, table_width]
   const int32_t *rows;       // [tokens]
   const int32_t *positions;  // [tokens], -1 is padding and gives zeros
+  const int32_t *real;       // [1] tokens, or null
   float *out;                // [tokens, heads, dim], contiguous
   uint64_t q_token_stride, q_head_stride;
   hg::Paging paging;
@@ -128,13 +129,15 @@ template <int Group> void attend(const Attention &a, uint64_t t, uint32_t head) 
 // Rows are taken from both ends in turn: in a chunk of a prompt the later ones cost more, and any range of blocks then
 // costs about the same.
 template <int Group> void attention(const Attention &a, uint32_t first, uint32_t last) {
-  for (uint32_t block = first; block < last; ++block) {
-    const uint64_t turn = block % a.tokens;
-    attend<Group>(a, turn % 2 ? a.tokens - 1 - turn / 2 : turn / 2, block / a.tokens * Group);
+  const uint64_t real = hg::real_rows(a.real, a.tokens), groups = a.heads / Group;
+  const hg::Range blocks = hg::share(first, last, a.tokens * groups, real * groups);
+  for (uint64_t block = blocks.begin; block < blocks.end; ++block) {
+    const uint64_t turn = block % real;
+    attend<Group>(a, turn % 2 ? real - 1 - turn / 2 : turn / 2, uint32_t(block / real * Group));
   }
 }
 }  // namespace
 
-HG_POINTERS(Attention, q, cache, tables, rows, positions, out)
+HG_POINTERS(Attention, q, cache, tables, rows, positions, real, out)
 HG_MODULE("attention", hg::function<attention<1>>("paged_attention_1"), hg::function<attention<2>>("paged_attention_2"),
           hg::function<attention<3>>("paged_attention_3"), hg::function<attention<4>>("paged_attention_4"))

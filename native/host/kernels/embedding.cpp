@@ -6,6 +6,7 @@ namespace {
 struct Embedding {
   const int32_t *ids;     // [tokens]
   const uint8_t *weight;  // [entries] rows, weight_stride bytes apart
+  const int32_t *real;    // [1] tokens, or null
   float *out;             // [tokens, dim]
   uint64_t weight_stride;
   uint32_t tokens, entries, dim;
@@ -13,7 +14,8 @@ struct Embedding {
 
 // A block is a token.
 template <class W> void embedding(const Embedding &p, uint32_t first, uint32_t last) {
-  for (uint64_t t = first; t < last; ++t) {
+  const hg::Range tokens = hg::share(first, last, p.tokens, hg::real_rows(p.real, p.tokens));
+  for (uint64_t t = tokens.begin; t < tokens.end; ++t) {
     float *out = p.out + t * p.dim;
     const uint32_t id = uint32_t(p.ids[t]), whole = p.dim / 32 * 32;
     if (id >= p.entries) {
@@ -31,7 +33,7 @@ template <class W> void embedding(const Embedding &p, uint32_t first, uint32_t l
 }
 }  // namespace
 
-HG_POINTERS(Embedding, ids, weight, out)
+HG_POINTERS(Embedding, ids, weight, real, out)
 HG_MODULE("embedding", hg::function<embedding<hg::Plain<float>>>("embedding_f32"),
           hg::function<embedding<hg::Plain<hg::bf16>>>("embedding_bf16"),
           hg::function<embedding<hg::Plain<hg::f16>>>("embedding_f16"),

@@ -8,14 +8,17 @@ using hg::F32x16;
 // ---- silu_mul and add: two matrices, rows a stride apart, a contiguous result ----------------------------------
 struct Binary {
   const float *x, *y;
-  float *out;  // [rows, columns]
+  const int32_t *real;  // [1] rows, or null
+  float *out;           // [rows, columns]
   uint64_t x_stride, y_stride;
   uint32_t rows, columns, columns_per_block;
 };
 
 template <auto Op> void binary(const Binary &p, uint32_t first, uint32_t last) {
-  const uint32_t blocks_a_row = (p.columns + p.columns_per_block - 1) / p.columns_per_block;
-  for (uint32_t block = first; block < last; ++block) {
+  const uint64_t blocks_a_row = hg::blocks_of(p.columns, p.columns_per_block);
+  const uint64_t real = hg::real_rows(p.real, p.rows);
+  const hg::Range blocks = hg::share(first, last, p.rows * blocks_a_row, real * blocks_a_row);
+  for (uint64_t block = blocks.begin; block < blocks.end; ++block) {
     const uint64_t row = block / blocks_a_row;
     const hg::Range c = hg::items(block % blocks_a_row, p.columns_per_block, p.columns);
     const float *x = p.x + row * p.x_stride, *y = p.y + row * p.y_stride;
@@ -45,6 +48,18 @@ void gather_rows(const Gather &p, uint32_t first, uint32_t last) {
     if (from < p.rows) memcpy(out, p.x + from * p.x_stride, p.columns * sizeof(float));
     else memset(out, 0, p.columns * sizeof(float));
   }
+}
+
+// ---- clear_padding: zeros in the rows of x that are not real ----------------------------------------------------
+struct Clear {
+  float *x;             // [rows, columns]
+  const int32_t *real;  // [1] rows
+  uint32_t rows, columns;
+};
+void clear_padding(const Clear &p, uint32_t first, uint32_t last) {
+  const uint64_t real = hg::real_rows(p.real, p.rows);
+  const hg::Range padding = hg::share(first, last, p.rows, p.rows - real);
+  memset(p.x + (real + padding.begin) * p.columns, 0, (padding.end - padding.begin) * p.columns * sizeof(float));
 }
 
 // ---- resolve_ids: id -1 stands for the slot's last sampled token ------------------------------------------------
@@ -80,10 +95,11 @@ void history_store(const History &p, uint32_t first, uint32_t last) {
 }
 }  // namespace
 
-HG_POINTERS(Binary, x, y, out)
+HG_POINTERS(Binary, x, y, real, out)
+HG_POINTERS(Clear, x, real)
 HG_POINTERS(Gather, x, index, out)
 HG_POINTERS(Resolve, ids, slots, last_token, out)
 HG_POINTERS(History, ids, slots, positions, history)
 HG_MODULE("glue", hg::function<binary<silu_mul>>("silu_mul_f32"), hg::function<binary<add>>("add_f32"),
-          hg::function<gather_rows>("gather_rows_f32"), hg::function<resolve_ids>("resolve_ids"),
+          hg::function<gather_rows>("gather_rows_f32"), hg::function<clear_padding>("clear_padding_f32"), hg::function<resolve_ids>("resolve_ids"),
           hg::function<history_store>("history_store"))

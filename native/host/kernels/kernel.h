@@ -48,10 +48,24 @@ namespace hg {
 struct Range { uint64_t begin, end; };
 HG_INLINE uint64_t min_of(uint64_t a, uint64_t b) { return a < b ? a : b; }
 // The items of one block, `per_block` each, the last block holds the rest.
-HG_INLINE Range items(uint32_t block, uint64_t per_block, uint64_t count) {
-  const uint64_t begin = min_of(uint64_t(block) * per_block, count);
+HG_INLINE Range items(uint64_t block, uint64_t per_block, uint64_t count) {
+  const uint64_t begin = min_of(block * per_block, count);
   return {begin, min_of(begin + per_block, count)};
 }
+
+// ---- padding -----------------------------------------------------------------------------------------------------
+// A bucket's last rows may be padding. `real` says how many rows are not, null that all of them are; a kernel computes
+// those and leaves the results of the others as they were. A grid is made for all rows: a range of its blocks computes
+// its share of the blocks that real rows need, so few real rows are spread over all workers as well.
+HG_INLINE uint32_t real_rows(const int32_t *real, uint32_t rows) {
+  if (real == nullptr) return rows;
+  return *real < 0 ? 0 : uint32_t(min_of(uint64_t(*real), rows));
+}
+HG_INLINE Range share(uint32_t first, uint32_t last, uint64_t blocks, uint64_t needed) {
+  if (first == last) return {0, 0};
+  return {first * needed / blocks, last * needed / blocks};
+}
+HG_INLINE uint64_t blocks_of(uint64_t items, uint64_t per_block) { return (items + per_block - 1) / per_block; }
 
 // ---- the module table ------------------------------------------------------------------------------------------
 template <class Params> struct PointersOf;  // specialised by HG_POINTERS

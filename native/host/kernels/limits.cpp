@@ -29,7 +29,7 @@ void fma(const Limit &p, uint32_t first, uint32_t last) {
     Part sums[12];
     const Part factor = hg::load<float, hg::kRegisterBytes / 4>(p.x);
 #pragma GCC unroll 12
-    for (int j = 0; j < 12; ++j) sums[j] = factor;
+    for (int j = 0; j < 12; ++j) sums[j] = factor * hg::splat<float, hg::kRegisterBytes / 4>(float(j));  // or they are one
     for (uint64_t i = 0; i < p.count_per_block; i += 12 * hg::kRegisterBytes / 4)
 #pragma GCC unroll 12
       for (int j = 0; j < 12; ++j) sums[j] = hg::fma(sums[j], factor, factor);

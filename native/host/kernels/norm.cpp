@@ -5,6 +5,7 @@ namespace {
 struct RmsNorm {
   const float *x;       // [outer, inner, dim]
   const float *weight;  // [dim]
+  const int32_t *real;  // [1] of the outer dimension, or null
   float *out;           // the same, contiguous
   uint64_t outer_stride, inner_stride;
   uint32_t inner, rows, dim, rows_per_block;
@@ -12,8 +13,10 @@ struct RmsNorm {
 };
 
 void rms_norm(const RmsNorm &p, uint32_t first, uint32_t last) {
-  const uint64_t begin = uint64_t(first) * p.rows_per_block;
-  const uint64_t end = hg::min_of(uint64_t(last) * p.rows_per_block, p.rows);
+  const uint64_t rows = uint64_t(hg::real_rows(p.real, p.rows / p.inner)) * p.inner;
+  const hg::Range blocks =
+      hg::share(first, last, hg::blocks_of(p.rows, p.rows_per_block), hg::blocks_of(rows, p.rows_per_block));
+  const uint64_t begin = blocks.begin * p.rows_per_block, end = hg::min_of(blocks.end * p.rows_per_block, rows);
   const uint32_t whole = p.dim / 16 * 16;
   for (uint64_t row = begin; row < end; ++row) {
     const float *x = p.x + row / p.inner * p.outer_stride + row % p.inner * p.inner_stride;
@@ -31,5 +34,5 @@ void rms_norm(const RmsNorm &p, uint32_t first, uint32_t last) {
 }
 }  // namespace
 
-HG_POINTERS(RmsNorm, x, weight, out)
+HG_POINTERS(RmsNorm, x, weight, real, out)
 HG_MODULE("norm", hg::function<rms_norm>("rms_norm_f32"))

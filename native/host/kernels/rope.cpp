@@ -10,6 +10,7 @@ struct Rope {
   const float *x;            // [tokens, heads, dim]
   const int32_t *positions;  // [tokens]
   const float *inv_freq;     // [rotated / 2]
+  const int32_t *real;       // [1] tokens, or null
   float *out;                // [tokens, heads, dim], contiguous
   uint64_t token_stride, head_stride;
   uint32_t tokens, heads, dim, rotated;
@@ -36,7 +37,8 @@ struct Interleaved {
 template <class Convention> void rope(const Rope &p, uint32_t first, uint32_t last) {
   float cos[kMaxPairs], sin[kMaxPairs];
   const uint32_t pairs = p.rotated / 2;
-  for (uint64_t t = first; t < last; ++t) {
+  const hg::Range tokens = hg::share(first, last, p.tokens, hg::real_rows(p.real, p.tokens));
+  for (uint64_t t = tokens.begin; t < tokens.end; ++t) {
     const float position = float(p.positions[t]);
     for (uint32_t i = 0; i < pairs; i += 8) {
       const int count = int(hg::min_of(8, pairs - i));
@@ -54,5 +56,5 @@ template <class Convention> void rope(const Rope &p, uint32_t first, uint32_t la
 }
 }  // namespace
 
-HG_POINTERS(Rope, x, positions, inv_freq, out)
+HG_POINTERS(Rope, x, positions, inv_freq, real, out)
 HG_MODULE("rope", hg::function<rope<Half>>("rope_half"), hg::function<rope<Interleaved>>("rope_interleaved"))

@@ -26,6 +26,7 @@ struct Sample {
   const int32_t *sample_position, *logprob_count;
   const int32_t *history;                                // [slot_count, context]
   int32_t *last_token;                                   // [slot_count]
+  const int32_t *real;                                   // [1] rows, or null
   int32_t *ids;                                          // [rows]
   float *logprobs;                                       // [rows, 21]
   int32_t *logprob_ids;                                  // [rows, 20]
@@ -219,13 +220,17 @@ uint32_t choose(const Sample &p, uint64_t r, const Row &row) {
   return draw(row, n, hg::uniform(p.seed[r], p.sample_position[r]));
 }
 
+void clear_row(const Sample &p, uint64_t r) {
+  for (uint32_t i = 0; i <= kMaxLogprobs; ++i) p.logprobs[r * (1 + kMaxLogprobs) + i] = 0.0f;
+  for (uint32_t i = 0; i < kMaxLogprobs; ++i) p.logprob_ids[r * kMaxLogprobs + i] = -1;
+  p.ids[r] = -1;
+}
+
 void sample_row(const Sample &p, uint64_t r) {
+  clear_row(p, r);
+  if (uint32_t(p.slots[r]) >= p.slot_count) return;
   float *logprobs = p.logprobs + r * (1 + kMaxLogprobs);
   int32_t *logprob_ids = p.logprob_ids + r * kMaxLogprobs;
-  for (uint32_t i = 0; i <= kMaxLogprobs; ++i) logprobs[i] = 0.0f;
-  for (uint32_t i = 0; i < kMaxLogprobs; ++i) logprob_ids[i] = -1;
-  p.ids[r] = -1;
-  if (uint32_t(p.slots[r]) >= p.slot_count) return;
 
   const Row row = {p.work + r * p.padded, p.mass + r * p.padded, p.list + r * p.padded, p.vocabulary, p.padded};
   copy_logits(p.logits + r * p.logits_stride, row);
@@ -249,11 +254,14 @@ void sample_row(const Sample &p, uint64_t r) {
 
 // A block is a row.
 void sample(const Sample &p, uint32_t first, uint32_t last) {
-  for (uint64_t r = first; r < last; ++r) sample_row(p, r);
+  const uint64_t real = hg::real_rows(p.real, p.rows);
+  const hg::Range rows = hg::share(first, last, p.rows, real), padding = hg::share(first, last, p.rows, p.rows - real);
+  for (uint64_t r = rows.begin; r < rows.end; ++r) sample_row(p, r);
+  for (uint64_t r = padding.begin; r < padding.end; ++r) clear_row(p, real + r);
 }
 }  // namespace
 
 HG_POINTERS(Sample, logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
-            bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, ids, logprobs,
+            bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real, ids, logprobs,
             logprob_ids, work, mass, list)
 HG_MODULE("sample", hg::function<sample>("sample_f32"))

@@ -221,6 +221,24 @@ template <class T, int N> HG_INLINE T sum(Lanes<T, N> x) {
   if constexpr (N == 2) return x.v[0] + x.v[1];
   else return sum(halve_lo(x) + halve_hi(x));
 }
+// The sums of four at once: the same tree, lanes of several numbers beside each other.
+HG_INLINE Lanes<float, 4> sum4(F32x16 a, F32x16 b, F32x16 c, F32x16 d) {
+#if defined(__AVX512F__)
+  const auto halves = [](F32x16::Register x, F32x16::Register y) HG_INLINE_LAMBDA {  // 8 lanes of x, 8 of y
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  };
+  const F32x16::Register ab = halves(a.v, b.v), cd = halves(c.v, d.v);
+  const F32x16::Register four = __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                                __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  const F32x16::Register two = four + __builtin_shufflevector(four, four, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  const F32x16::Register one = two + __builtin_shufflevector(two, two, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  return {__builtin_shufflevector(one, one, 0, 4, 8, 12)};
+#else
+  const float sums[4] = {sum(a), sum(b), sum(c), sum(d)};
+  return load<float, 4>(sums);
+#endif
+}
 template <class T, int N> HG_INLINE T max_lane(Lanes<T, N> x) {
   if constexpr (N == 2) return x.v[0] > x.v[1] ? x.v[0] : x.v[1];
   else return max_lane(max(halve_lo(x), halve_hi(x)));

@@ -13,7 +13,9 @@ from heliograph.core.report import Padding
 from heliograph.core.write import DraftWriter
 from heliograph.errors import UsageError
 
-MOST_SEEDS = 64  # tried until two inputs differ
+MOST_SEEDS = 64  # tried until enough inputs differ
+DIFFERENT_INPUTS = 3  # the first two are those of a start
+LEAST_INPUTS = 2
 
 
 def self_tests(recording: Recording, writer: DraftWriter) -> tuple[tuple[manifest.SelfTest, ...], tuple[Padding, ...]]:
@@ -56,14 +58,20 @@ def _leads(dimension: str, recorded: RecordedGraph, field: str, output: tuple[in
     return spec is not None and spec.shape[:1] == (dimension,)
 
 
-def _test_inputs(recording: Recording, recorded: RecordedGraph) -> tuple[Example, Example, Example]:
-    """Two different inputs, then the first again: what a replay leaves behind must not change the next."""
+def _test_inputs(recording: Recording, recorded: RecordedGraph) -> list[Example]:
+    """Two or three different inputs, then the first again: what a replay leaves behind must not change the next."""
     spec, entry, bucket = recording.spec, recorded.walked.entry, recorded.walked.bucket
-    first = example(spec, entry, bucket, 0)
-    for seed in range(1, MOST_SEEDS):
-        second = example(spec, entry, bucket, seed)
-        if second.inputs != first.inputs or not recorded.walked.inputs:
-            return first, second, first
+    given: list[Example] = []
+    for seed in range(MOST_SEEDS):
+        made = example(spec, entry, bucket, seed)
+        if not recorded.walked.inputs:
+            return [made] * 2
+        if all(made.inputs != each.inputs for each in given):
+            given.append(made)
+        if len(given) == DIFFERENT_INPUTS:
+            break
+    if len(given) >= LEAST_INPUTS:
+        return [*given, given[0]]
     raise UsageError(
         f"making self-test inputs for {recorded.walked.name!r}",
         found=f"the same inputs for {MOST_SEEDS} seeds",

@@ -88,7 +88,9 @@ class TextSpec:
 @dataclass(frozen=True, slots=True)
 class CaptureSpec:
     """Everything that is captured of a model. ``units`` is the number of units of growing state while capturing
-    and self-testing. ``examples(entry, bucket, seed)`` gives valid inputs, the same for the same seed."""
+    and self-testing. ``examples(entry, bucket, seed)`` gives valid inputs, the same for the same seed: a start runs on
+    those of seeds 0 and 1, which had better be cheap, verification on those of seed 2 as well, which had better fill
+    the bucket."""
 
     model: str
     entries: tuple[EntrySpec, ...]

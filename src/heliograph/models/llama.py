@@ -61,6 +61,7 @@ class Places:
     positions: Tensor  # i32[T]
     rows: Tensor  # i32[T]
     tables: Tensor  # i32[S, blocks of a sequence]
+    real: Tensor | None = None  # i32[1]: how many tokens are no padding, all if left out; they come first
 
 
 class Linear(nn.Module):
@@ -73,8 +74,8 @@ class Linear(nn.Module):
         self.out_features = out_features
         self.layout = layout(weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = ops.linear(x, self.weight, self.bias, self.layout, self.out_features)
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        y: Tensor = ops.linear(x, self.weight, self.bias, self.layout, self.out_features, real)
         return y
 
 
@@ -88,12 +89,12 @@ class Embedding(nn.Module):
         self.width = width
         self.layout = layout(weight)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        y: Tensor = ops.embedding(ids, self.weight, self.layout, self.width)
+    def forward(self, ids: Tensor, real: Tensor | None) -> Tensor:
+        y: Tensor = ops.embedding(ids, self.weight, self.layout, self.width, real)
         return y
 
-    def project(self, x: Tensor) -> Tensor:
-        y: Tensor = ops.linear(x, self.weight, None, self.layout, self.vocabulary)
+    def project(self, x: Tensor, real: Tensor | None) -> Tensor:
+        y: Tensor = ops.linear(x, self.weight, None, self.layout, self.vocabulary, real)
         return y
 
 
@@ -105,8 +106,8 @@ class RmsNorm(nn.Module):
         self.weight = weight
         self.epsilon = epsilon
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = ops.rms_norm(x, self.weight, self.epsilon)
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        y: Tensor = ops.rms_norm(x, self.weight, self.epsilon, real)
         return y
 
 
@@ -138,19 +139,19 @@ class Attention(nn.Module):
         self.output = Linear(weights.matrix(f"{name}.output.weight", config.width, size), config.width)
 
     def forward(self, x: Tensor, places: Places, frequencies: Tensor, kv: Tensor) -> Tensor:
-        tokens = x.shape[0]
-        query = self.query(x).view(tokens, self.heads, self.head_width)
-        key = self.key(x).view(tokens, self.kv_heads, self.head_width)
-        value = self.value(x).view(tokens, self.kv_heads, self.head_width)
+        tokens, real = x.shape[0], places.real
+        query = self.query(x, real).view(tokens, self.heads, self.head_width)
+        key = self.key(x, real).view(tokens, self.kv_heads, self.head_width)
+        value = self.value(x, real).view(tokens, self.kv_heads, self.head_width)
         if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        query = ops.rope(query, places.positions, frequencies, self.interleaved)
-        key = ops.rope(key, places.positions, frequencies, self.interleaved)
+            query, key = self.query_norm(query, real), self.key_norm(key, real)
+        query = ops.rope(query, places.positions, frequencies, self.interleaved, real)
+        key = ops.rope(key, places.positions, frequencies, self.interleaved, real)
         ops.kv_store(key, value, kv, self.layer, places.tables, places.rows, places.positions)
         mixed = ops.paged_attention(
-            query, kv, self.layer, places.tables, places.rows, places.positions, self.head_width**-0.5
+            query, kv, self.layer, places.tables, places.rows, places.positions, self.head_width**-0.5, real
         )
-        y: Tensor = self.output(mixed.view(tokens, self.heads * self.head_width))
+        y: Tensor = self.output(mixed.view(tokens, self.heads * self.head_width), real)
         return y
 
 
@@ -164,8 +165,8 @@ class FeedForward(nn.Module):
         self.up = Linear(weights.matrix(f"{name}.up.weight", inner, width), inner)
         self.down = Linear(weights.matrix(f"{name}.down.weight", width, inner), width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(ops.silu_mul(self.gate(x), self.up(x)))
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        y: Tensor = self.down(ops.silu_mul(self.gate(x, real), self.up(x, real), real), real)
         return y
 
 
@@ -183,8 +184,9 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config, weights, f"{name}.feed_forward")
 
     def forward(self, x: Tensor, places: Places, frequencies: Tensor, kv: Tensor) -> Tensor:
-        x = ops.add(x, self.attention(self.attention_norm(x), places, frequencies, kv))
-        y: Tensor = ops.add(x, self.feed_forward(self.feed_forward_norm(x)))
+        real = places.real
+        x = ops.add(x, self.attention(self.attention_norm(x, real), places, frequencies, kv), real)
+        y: Tensor = ops.add(x, self.feed_forward(self.feed_forward_norm(x, real), real), real)
         return y
 
 
@@ -208,15 +210,15 @@ class Llama(nn.Module):
 
     def forward(self, ids: Tensor, places: Places, kv: Tensor) -> Tensor:
         """Final hidden states f32[T, C] of tokens i32[T]; their keys and values are added to ``kv``."""
-        x: Tensor = self.embedding(ids)
+        x: Tensor = self.embedding(ids, places.real)
         for layer in self.layers:
             x = layer(x, places, self.frequencies, kv)
         return x
 
-    def logits(self, x: Tensor) -> Tensor:
-        """f32[R, V] for the hidden states of R rows."""
-        x = self.norm(x)
-        y: Tensor = self.embedding.project(x) if self.output is None else self.output(x)
+    def logits(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """f32[R, V] for the hidden states of R rows, of which ``real`` are no padding."""
+        x = self.norm(x, real)
+        y: Tensor = self.embedding.project(x, real) if self.output is None else self.output(x, real)
         return y
 
 

@@ -2,7 +2,9 @@
 
 The inputs are complete from the first core on: a front that uses only some of them leaves the others at the values
 that :mod:`heliograph.runtime.generate` shows. One sampled row is one request; its slot is its place in ``history``
-and ``last_token`` for as long as it lives. A padding row has position -1 (a token) and slot -1 (a sampled row).
+and ``last_token`` for as long as it lives. Real rows come first and ``real`` says how many they are; a padding row has
+position -1 (a token) and slot -1 (a sampled row) besides, and costs next to nothing. Of sampled padding rows the ids
+are -1, logits and logprobs 0.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ def llama_spec(config: LlamaConfig, text: ModelText, serving: Serving) -> Captur
             "ids": TensorSpec(("rows",), "i32"),  # -1: the row's last sampled token
             "positions": TensorSpec(("rows",), "i32"),
             "tables": TensorSpec(("rows", serving.blocks), "i32"),
+            "real": TensorSpec((1,), "i32"),  # rows that are no padding
             **sampling_inputs("rows"),
         },
         call=decode_step,
@@ -62,6 +65,7 @@ def llama_spec(config: LlamaConfig, text: ModelText, serving: Serving) -> Captur
             "ids": TensorSpec(("tokens",), "i32"),
             "positions": TensorSpec(("tokens",), "i32"),
             "tables": TensorSpec((1, serving.blocks), "i32"),
+            "real": TensorSpec((1,), "i32"),  # tokens that are no padding
             "last_row": TensorSpec((1,), "i32"),  # of the chunk's last real token
             **sampling_inputs(1),
         },
@@ -89,20 +93,22 @@ def llama_spec(config: LlamaConfig, text: ModelText, serving: Serving) -> Captur
 
 
 def decode_step(
-    model: Llama, *, ids: Tensor, positions: Tensor, tables: Tensor, slots: Tensor, masks: Tensor, kv: Tensor,
-    history: Tensor, last_token: Tensor, **sampling: Tensor,
+    model: Llama, *, ids: Tensor, positions: Tensor, tables: Tensor, real: Tensor, slots: Tensor, masks: Tensor,
+    kv: Tensor, history: Tensor, last_token: Tensor, **sampling: Tensor,
 ) -> Mapping[str, Tensor]:  # fmt: skip
     """One token of each of R sequences, sequence r in row r."""
     rows = torch.arange(ids.shape[0], dtype=torch.int32, device=ids.device)
     ids = ops.resolve_ids(ids, slots, last_token)
     ops.history_store(ids, slots, positions, history)
-    x = model(ids, Places(positions, rows, tables), kv)
-    return _sample(model.logits(x), slots, masks, history, last_token, **sampling)
+    x = model(ids, Places(positions, rows, tables, real), kv)
+    logits = model.logits(x, real)
+    ops.clear_padding(logits, real)
+    return _sample(logits, slots, masks, history, last_token, real, **sampling)
 
 
 def prefill_step(
-    model: Llama, *, ids: Tensor, positions: Tensor, tables: Tensor, last_row: Tensor, slots: Tensor, masks: Tensor,
-    kv: Tensor, history: Tensor, last_token: Tensor, **sampling: Tensor,
+    model: Llama, *, ids: Tensor, positions: Tensor, tables: Tensor, real: Tensor, last_row: Tensor, slots: Tensor,
+    masks: Tensor, kv: Tensor, history: Tensor, last_token: Tensor, **sampling: Tensor,
 ) -> Mapping[str, Tensor]:  # fmt: skip
     """A chunk of one sequence. What is sampled after its last token counts only if the prompt ends there."""
     tokens = ids.shape[0]
@@ -110,19 +116,19 @@ def prefill_step(
     ids = ops.resolve_ids(ids, token_slots, last_token)
     ops.history_store(ids, token_slots, positions, history)
     rows = torch.zeros(tokens, dtype=torch.int32, device=ids.device)
-    x = model(ids, Places(positions, rows, tables), kv)
-    return _sample(model.logits(ops.gather_rows(x, last_row)), slots, masks, history, last_token, **sampling)
+    x = model(ids, Places(positions, rows, tables, real), kv)
+    return _sample(model.logits(ops.gather_rows(x, last_row)), slots, masks, history, last_token, None, **sampling)
 
 
 def _sample(
-    logits: Tensor, slots: Tensor, masks: Tensor, history: Tensor, last_token: Tensor, *, lengths: Tensor,
-    temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, presence: Tensor, frequency: Tensor,
-    repetition: Tensor, bias_ids: Tensor, bias_values: Tensor, mask_index: Tensor, seed: Tensor,
+    logits: Tensor, slots: Tensor, masks: Tensor, history: Tensor, last_token: Tensor, real: Tensor | None, *,
+    lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, presence: Tensor,
+    frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor, mask_index: Tensor, seed: Tensor,
     sample_position: Tensor, logprob_count: Tensor,
 ) -> Mapping[str, Tensor]:  # fmt: skip
     sampled, logprobs, logprob_ids = ops.sample(
         logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
-        bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token,
+        bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real,
     )  # fmt: skip
     return {
         "sampled": sampled,

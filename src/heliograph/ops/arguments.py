@@ -25,7 +25,8 @@ class Call:
 
     def __init__(self, op: str, names: Sequence[str], args: Sequence[object], keywords: Mapping[str, object]) -> None:
         self.op = op
-        self._values = {**dict(zip(names, args, strict=False)), **keywords}
+        given = {**dict(zip(names, args, strict=False)), **keywords}
+        self._values = {"real": None, **given} if "real" in names else given
         if len(args) > len(names) or self._values.keys() != set(names):
             raise self.refusal(f"arguments {sorted(self._values)}", f"exactly {', '.join(names)}")
 
@@ -71,6 +72,10 @@ class Call:
 
     def optional_vector(self, name: str, dtype: str, length: int) -> View | None:
         return None if self._values[name] is None else self.vector(name, dtype, length)
+
+    def real(self) -> View | None:
+        """The op's ``real``, i32[1]: how many leading rows are no padding; None for all. Left out, it is None."""
+        return self.optional_vector("real", "i32", 1)
 
     def integer(self, name: str) -> int:
         value = self._values[name]

@@ -3,6 +3,7 @@
 from heliograph.ops import (  # noqa: F401
     add,
     aten,
+    clear_padding,
     embedding,
     gather_rows,
     history_store,

@@ -1,6 +1,7 @@
 """Imports every op's reference: after it ``torch.ops.heliograph`` is full. Needs torch."""
 
 from heliograph.ops.add import reference as add  # noqa: F401
+from heliograph.ops.clear_padding import reference as clear_padding  # noqa: F401
 from heliograph.ops.embedding import reference as embedding  # noqa: F401
 from heliograph.ops.gather_rows import reference as gather_rows  # noqa: F401
 from heliograph.ops.history_store import reference as history_store  # noqa: F401

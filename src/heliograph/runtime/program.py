@@ -167,7 +167,7 @@ class Program:
     def self_test(self, graph: int) -> bool:
         """Runs one graph's whole self-test; state stays as it is. A graph that fails must pass before its next run.
 
-        A start runs its distinct inputs once each; this repeats them as often as the core says.
+        A start runs its first two cases; this runs all of them.
         """
         if not 0 <= graph < len(self.core.graphs):
             raise UsageError(
@@ -178,7 +178,7 @@ class Program:
             )
         with self._gate.call(Use.TEST), self._order, self._faults():
             try:
-                self._test(graph, repeats=True)
+                self._test(graph, whole=True)
             except SelfTestError:
                 return False
             return True
@@ -193,16 +193,16 @@ class Program:
                     self._loaded.catalogue.executable(segment.graph)
                     self._passed.add(segment.graph)
                 else:
-                    self._test(segment.graph, repeats=False)
+                    self._test(segment.graph, whole=False)
 
-    def _test(self, graph: int, *, repeats: bool) -> None:
+    def _test(self, graph: int, *, whole: bool) -> None:
         test = self.core.self_tests[graph]
         self._passed.discard(graph)
         self._loaded.drain()
         for segment in self._loaded.bucket_of(graph).segments:
             self._loaded.catalogue.executable(segment.graph)
         with kept(self._loaded, test):
-            self_test(self._loaded, test, repeats=repeats)
+            self_test(self._loaded, test, whole=whole)
         self._passed.add(graph)
 
     def _faults(self) -> _Faults:

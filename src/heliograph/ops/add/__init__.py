@@ -1,4 +1,5 @@
-"""``add(x f32[...], y f32[...]) -> f32[...]``: x + y, element by element, equal shapes. Exact: one rounding.
+"""``add(x f32[...], y f32[...], real i32[1]?) -> f32[...]``: x + y, element by element, equal shapes. Of matrices the
+rows from ``real`` on are padding. Exact: one rounding.
 
 ``reference``   the op in plain PyTorch
 """
@@ -18,4 +19,4 @@ KERNELS = (ADD,)
 @lowers("heliograph.add.default")
 def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, object], outs: tuple[View, ...]) -> None:
     names = ("x", "y")
-    lower_binary(recorder, Call("add", names, args, keywords), ADD, names, outs[0])
+    lower_binary(recorder, Call("add", (*names, "real"), args, keywords), ADD, names, outs[0])

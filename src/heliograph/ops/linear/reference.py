@@ -29,7 +29,9 @@ def dequantise(weight: Tensor, layout: str) -> Tensor:
 
 
 @torch.library.custom_op("heliograph::linear", mutates_args=())
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, layout: str, out_features: int) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, layout: str, out_features: int, real: Tensor | None = None
+) -> Tensor:
     if weight.shape[0] != out_features:
         raise ValueError(f"out_features {out_features} for a weight of {weight.shape[0]} rows")
     y = x @ dequantise(weight, layout).T
@@ -37,5 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, layout: str, out_feat
 
 
 @linear.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, layout: str, out_features: int) -> Tensor:
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, layout: str, out_features: int, real: Tensor | None = None
+) -> Tensor:
     return x.new_empty((x.shape[0], out_features))

@@ -1,9 +1,9 @@
-"""``paged_attention(q f32[T, H, D], cache, layer, tables i32[S, MB], rows i32[T], positions i32[T], scale)
--> f32[T, H, D]``
+"""``paged_attention(q f32[T, H, D], cache, layer, tables i32[S, MB], rows i32[T], positions i32[T], scale,
+real i32[1]?) -> f32[T, H, D]``
 
 Row t attends to the tokens 0..positions[t] of table row rows[t] (``ops.paging``), causal by construction: the keys of
-a chunk are stored before. Query head h reads key head h // (H / KVH). A padding row (position -1), and one that the
-table cannot hold, gives zeros.
+a chunk are stored before. Query head h reads key head h // (H / KVH). A row of position -1, and one that the table
+cannot hold, gives zeros; rows from ``real`` on are padding.
 
 One algorithm for decode and prefill: tiles of 16 absolute positions, in order, with a running maximum and sum in f32.
 A row's bits depend on its own query, position and keys alone. Kernels differ in how many heads of a group they
@@ -26,8 +26,8 @@ ERROR = 2.0**-16
 MAX_DIM = 512
 
 PARAMS = ParamBlock(
-    ("q", "ptr"), ("cache", "ptr"), ("tables", "ptr"), ("rows", "ptr"), ("positions", "ptr"), ("out", "ptr"),
-    ("q_token_stride", "u64"), ("q_head_stride", "u64"), *FIELDS, ("tokens", "u32"), ("heads", "u32"),
+    ("q", "ptr"), ("cache", "ptr"), ("tables", "ptr"), ("rows", "ptr"), ("positions", "ptr"), ("real", "ptr"),
+    ("out", "ptr"), ("q_token_stride", "u64"), ("q_head_stride", "u64"), *FIELDS, ("tokens", "u32"), ("heads", "u32"),
     ("scale", "f32"),
 )  # fmt: skip
 BY_GROUP = {heads: Kernel("attention", f"paged_attention_{heads}", PARAMS) for heads in (1, 2, 3, 4)}
@@ -36,7 +36,7 @@ KERNELS = tuple(BY_GROUP.values())
 
 @lowers("heliograph.paged_attention.default")
 def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, object], outs: tuple[View, ...]) -> None:
-    names = ("q", "cache", "layer", "tables", "rows", "positions", "scale")
+    names = ("q", "cache", "layer", "tables", "rows", "positions", "scale", "real")
     call = Call("paged_attention", names, args, keywords)
     q, place = call.view("q", "f32", 3), paging(call)
     tokens, heads, dim = q.shape
@@ -49,7 +49,7 @@ def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, o
     token_stride, head_stride = call.strides("q", q)
     recorder.launch(
         BY_GROUP[group], tokens * (heads // group), q=q, cache=place.cache, tables=place.tables,
-        rows=call.vector("rows", "i32", tokens), positions=call.vector("positions", "i32", tokens), out=outs[0],
-        q_token_stride=token_stride, q_head_stride=head_stride, **place.fields(), tokens=tokens, heads=heads,
-        scale=call.number("scale"),
+        rows=call.vector("rows", "i32", tokens), positions=call.vector("positions", "i32", tokens), real=call.real(),
+        out=outs[0], q_token_stride=token_stride, q_head_stride=head_stride, **place.fields(), tokens=tokens,
+        heads=heads, scale=call.number("scale"),
     )  # fmt: skip

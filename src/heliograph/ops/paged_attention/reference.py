@@ -8,8 +8,9 @@ from torch import Tensor
 
 @torch.library.custom_op("heliograph::paged_attention", mutates_args=())
 def paged_attention(
-    q: Tensor, cache: Tensor, layer: int, tables: Tensor, rows: Tensor, positions: Tensor, scale: float
-) -> Tensor:
+    q: Tensor, cache: Tensor, layer: int, tables: Tensor, rows: Tensor, positions: Tensor, scale: float,
+    real: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     heads, dim = q.shape[1:]
     _, _, _, kv_heads, block_tokens, _ = cache.shape
     out = torch.zeros_like(q)
@@ -26,5 +27,8 @@ def paged_attention(
 
 
 @paged_attention.register_fake
-def _(q: Tensor, cache: Tensor, layer: int, tables: Tensor, rows: Tensor, positions: Tensor, scale: float) -> Tensor:
+def _(
+    q: Tensor, cache: Tensor, layer: int, tables: Tensor, rows: Tensor, positions: Tensor, scale: float,
+    real: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     return q.new_empty(q.shape)

@@ -1,4 +1,5 @@
-"""``rope(x f32[T, H, D], positions i32[T], inv_freq f32[rot/2], interleaved) -> f32[T, H, D]``: rotary positions.
+"""``rope(x f32[T, H, D], positions i32[T], inv_freq f32[rot/2], interleaved, real i32[1]?) -> f32[T, H, D]``: rotary
+positions. Tokens from ``real`` on are padding.
 
 The first ``rot`` elements of each head are turned in pairs, pair i by the angle f32(positions[t]) * inv_freq[i] in
 f32; the rest of the head is copied. Pairs are (i, i + rot/2), the convention of Hugging Face, or (2i, 2i + 1) when
@@ -20,8 +21,9 @@ ERROR = 2.0**-21
 MAX_PAIRS = 512
 
 PARAMS = ParamBlock(
-    ("x", "ptr"), ("positions", "ptr"), ("inv_freq", "ptr"), ("out", "ptr"), ("token_stride", "u64"),
-    ("head_stride", "u64"), ("tokens", "u32"), ("heads", "u32"), ("dim", "u32"), ("rotated", "u32"),
+    ("x", "ptr"), ("positions", "ptr"), ("inv_freq", "ptr"), ("real", "ptr"), ("out", "ptr"),
+    ("token_stride", "u64"), ("head_stride", "u64"), ("tokens", "u32"), ("heads", "u32"), ("dim", "u32"),
+    ("rotated", "u32"),
 )  # fmt: skip
 HALF = Kernel("rope", "rope_half", PARAMS)
 INTERLEAVED = Kernel("rope", "rope_interleaved", PARAMS)
@@ -30,7 +32,7 @@ KERNELS = (HALF, INTERLEAVED)
 
 @lowers("heliograph.rope.default")
 def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, object], outs: tuple[View, ...]) -> None:
-    call = Call("rope", ("x", "positions", "inv_freq", "interleaved"), args, keywords)
+    call = Call("rope", ("x", "positions", "inv_freq", "interleaved", "real"), args, keywords)
     x, inv_freq = call.view("x", "f32", 3), call.vector("inv_freq", "f32")
     tokens, heads, dim = x.shape
     pairs = inv_freq.shape[0]
@@ -40,6 +42,6 @@ def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, o
     token_stride, head_stride = call.strides("x", x)
     recorder.launch(
         INTERLEAVED if call.flag("interleaved") else HALF, tokens if heads * dim else 0, x=x,
-        positions=call.vector("positions", "i32", tokens), inv_freq=inv_freq, out=outs[0], token_stride=token_stride,
-        head_stride=head_stride, tokens=tokens, heads=heads, dim=dim, rotated=2 * pairs,
+        positions=call.vector("positions", "i32", tokens), inv_freq=inv_freq, real=call.real(), out=outs[0],
+        token_stride=token_stride, head_stride=head_stride, tokens=tokens, heads=heads, dim=dim, rotated=2 * pairs,
     )  # fmt: skip

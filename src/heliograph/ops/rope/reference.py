@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @torch.library.custom_op("heliograph::rope", mutates_args=())
-def rope(x: Tensor, positions: Tensor, inv_freq: Tensor, interleaved: bool) -> Tensor:
+def rope(x: Tensor, positions: Tensor, inv_freq: Tensor, interleaved: bool, real: Tensor | None = None) -> Tensor:
     angles = positions.to(torch.float32)[:, None] * inv_freq[None, :]
     cos, sin = angles.cos()[:, None, :], angles.sin()[:, None, :]
     pairs = inv_freq.shape[0]
@@ -22,5 +22,5 @@ def rope(x: Tensor, positions: Tensor, inv_freq: Tensor, interleaved: bool) -> T
 
 
 @rope.register_fake
-def _(x: Tensor, positions: Tensor, inv_freq: Tensor, interleaved: bool) -> Tensor:
+def _(x: Tensor, positions: Tensor, inv_freq: Tensor, interleaved: bool, real: Tensor | None = None) -> Tensor:
     return x.new_empty(x.shape)

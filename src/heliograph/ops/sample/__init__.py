@@ -1,13 +1,13 @@
 """``sample(logits f32[R, V], slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition,
 bias_ids i32[R, 32], bias_values f32[R, 32], mask_index, masks i32[P, ceil(V/32)], seed i64[R], sample_position,
-logprob_count, history i32[slots, context], last_token i32[slots]) -> (ids i32[R], logprobs f32[R, 21],
+logprob_count, history i32[slots, context], last_token i32[slots], real i32[1]?) -> (ids i32[R], logprobs f32[R, 21],
 logprob_ids i32[R, 20])``
 
 All that decides a token, one row at a time; what is not given a type above is [R] of i32, or of f32 for temperature,
 top-p, min-p and the penalties. A row reads nothing of another row.
 
-A row whose slot is -1 (or outside the table) is padding: its id is -1, its logprobs 0 and their ids -1, and no state
-is written. Any other row:
+Of a row from ``real`` on, and of one whose slot is -1 (or outside the table), the id is -1, the logprobs are 0 and
+their ids -1, and no state is written. Any other row:
 
 1. A logit that is NaN counts as minus infinity, plus infinity as the largest number.
 2. **Logprobs** come first: logit - max - log(sum(exp(logit - max))). Row 0 of the result is that of the token chosen
@@ -56,7 +56,7 @@ NAMES = (
 SAMPLE = Kernel(
     "sample", "sample_f32",
     ParamBlock(
-        *((name, "ptr") for name in NAMES), ("ids", "ptr"), ("logprobs", "ptr"), ("logprob_ids", "ptr"),
+        *((name, "ptr") for name in (*NAMES, "real")), ("ids", "ptr"), ("logprobs", "ptr"), ("logprob_ids", "ptr"),
         ("work", "ptr"), ("mass", "ptr"), ("list", "ptr"), ("logits_stride", "u64"), ("rows", "u32"),
         ("vocabulary", "u32"), ("padded", "u32"), ("slot_count", "u32"), ("context", "u32"), ("mask_count", "u32"),
     ),
@@ -66,7 +66,7 @@ KERNELS = (SAMPLE,)
 
 @lowers("heliograph.sample.default")
 def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, object], outs: tuple[View, ...]) -> None:
-    call = Call("sample", NAMES, args, keywords)
+    call = Call("sample", (*NAMES, "real"), args, keywords)
     logits = call.view("logits", "f32", 2)
     rows, vocabulary = logits.shape
     call.require(vocabulary > 0, "an empty vocabulary", "at least one token")
@@ -86,7 +86,7 @@ def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, o
         **{name: call.vector(name, "i32", rows) for name in INTEGERS},
         **{name: call.vector(name, "f32", rows) for name in NUMBERS}, **biases, masks=masks,
         seed=call.vector("seed", "i64", rows), history=history,
-        last_token=call.vector("last_token", "i32", history.shape[0]), ids=ids, logprobs=logprobs,
+        last_token=call.vector("last_token", "i32", history.shape[0]), real=call.real(), ids=ids, logprobs=logprobs,
         logprob_ids=logprob_ids, work=recorder.scratch((rows, padded), "f32"),
         mass=recorder.scratch((rows, padded), "f32"), list=recorder.scratch((rows, padded), "i32"),
         logits_stride=call.rows("logits", logits).stride, rows=rows, vocabulary=vocabulary, padded=padded,

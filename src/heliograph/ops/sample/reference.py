@@ -98,12 +98,12 @@ def sample(
     logits: Tensor, slots: Tensor, lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor,
     presence: Tensor, frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor,
     mask_index: Tensor, masks: Tensor, seed: Tensor, sample_position: Tensor, logprob_count: Tensor, history: Tensor,
-    last_token: Tensor,
+    last_token: Tensor, real: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows, vocabulary = logits.shape
     ids, logprobs, logprob_ids = _outputs(logits)
     ids.fill_(-1), logprobs.zero_(), logprob_ids.fill_(-1)
-    for r in range(rows):
+    for r in range(rows if real is None else min(int(real), rows)):
         slot = int(slots[r])
         if not 0 <= slot < history.shape[0]:
             continue
@@ -135,5 +135,5 @@ def _outputs(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @sample.register_fake
-def _(logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _(logits: Tensor, *rest: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return _outputs(logits)

@@ -1,4 +1,5 @@
-"""``silu_mul(gate f32[..., F], up f32[..., F]) -> f32[..., F]``: gate / (1 + exp(-gate)) * up, element by element.
+"""``silu_mul(gate f32[..., F], up f32[..., F], real i32[1]?) -> f32[..., F]``: gate / (1 + exp(-gate)) * up, element by
+element. Of matrices the rows from ``real`` on are padding.
 
 Tolerance: RELATIVE of the exact value.
 
@@ -22,4 +23,4 @@ KERNELS = (SILU_MUL,)
 @lowers("heliograph.silu_mul.default")
 def lower(recorder: Recorder, args: tuple[object, ...], keywords: Mapping[str, object], outs: tuple[View, ...]) -> None:
     names = ("gate", "up")
-    lower_binary(recorder, Call("silu_mul", names, args, keywords), SILU_MUL, names, outs[0])
+    lower_binary(recorder, Call("silu_mul", (*names, "real"), args, keywords), SILU_MUL, names, outs[0])

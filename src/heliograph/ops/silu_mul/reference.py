@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 @torch.library.custom_op("heliograph::silu_mul", mutates_args=())
-def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+def silu_mul(gate: Tensor, up: Tensor, real: Tensor | None = None) -> Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
 @silu_mul.register_fake
-def _(gate: Tensor, up: Tensor) -> Tensor:
+def _(gate: Tensor, up: Tensor, real: Tensor | None = None) -> Tensor:
     return gate.new_empty(gate.shape)
