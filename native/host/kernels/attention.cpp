@@ -36,59 +36,74 @@ template <int Group> struct State {
   float max[Group], sum[Group];
 };
 
-HG_INLINE F32x16 load_f16(const hg::f16 *p, uint32_t i, uint32_t dim) {
-  return i + 16 <= dim ? hg::load_as_f32(p + i) : hg::load_tail_as_f32(p + i, int(dim - i));
+// f(i, sixteen elements of p from i on), over all of a head.
+template <class F> HG_INLINE void for_sixteens(const hg::f16 *p, uint32_t dim, F &&f) {
+  uint32_t i = 0;
+  for (; i + 16 <= dim; i += 16) f(i, hg::load_as_f32(p + i));
+  if (i < dim) f(i, hg::load_tail_as_f32(p + i, int(dim - i)));
 }
 
 // Scores of `count` tokens whose keys are given; lanes beyond are minus infinity.
 template <int Group>
 HG_INLINE void score(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
-  for (uint32_t j = 0; j < kTile; ++j) {
-    F32x16 acc[Group];
+  constexpr uint32_t kKeys = 4;  // folded together
+  for (uint32_t j = 0; j < count; j += kKeys) {
+    F32x16 acc[Group][kKeys];
 #pragma GCC unroll 4
-    for (int g = 0; g < Group; ++g) acc[g] = hg::splat(0.0f);
-    if (j < count)
-      for (uint32_t i = 0; i < a.paging.dim; i += 16) {
-        const F32x16 key = load_f16(keys[j], i, a.paging.dim);
+    for (uint32_t n = 0; n < kKeys; ++n) {
 #pragma GCC unroll 4
-        for (int g = 0; g < Group; ++g) acc[g] = hg::fma(hg::load(s.q[g] + i), key, acc[g]);
-      }
+      for (int g = 0; g < Group; ++g) acc[g][n] = hg::splat(0.0f);
+      for_sixteens(keys[hg::min_of(j + n, count - 1)], a.paging.dim, [&](uint32_t i, F32x16 key) HG_INLINE_LAMBDA {
 #pragma GCC unroll 4
-    for (int g = 0; g < Group; ++g) s.p[g][j] = j < count ? hg::sum(acc[g]) * a.scale : -__builtin_inff();
+        for (int g = 0; g < Group; ++g) acc[g][n] = hg::fma(hg::load(s.q[g] + i), key, acc[g][n]);
+      });
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < Group; ++g) {
+      const hg::Lanes<float, 4> sums = hg::sum4(acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
+      hg::store<float, 4>(s.p[g] + j, sums * hg::splat<float, 4>(a.scale));
+    }
   }
+  for (int g = 0; g < Group; ++g)
+    for (uint32_t j = count; j < kTile; ++j) s.p[g][j] = -__builtin_inff();
 }
 
-// Turns scores into weights, and scales what was summed so far.
+// Turns scores into weights, and scales what was summed so far: by 1, which changes nothing, if the maximum stays.
 template <int Group> HG_INLINE void rescale(const Attention &a, State<Group> &s) {
   for (int g = 0; g < Group; ++g) {
     const F32x16 scores = hg::load(s.p[g]);
     const float max = hg::max_lane(scores);
-    const float above = max > s.max[g] ? max : s.max[g];
-    const F32x16 weights = hg::exp(scores - hg::splat(above));
-    const float keep = hg::exp(s.max[g] - above);
-    s.max[g] = above;
-    s.sum[g] = s.sum[g] * keep + hg::sum(weights);
+    if (max > s.max[g]) {
+      const float keep = hg::exp(s.max[g] - max);
+      s.max[g] = max;
+      s.sum[g] = s.sum[g] * keep;
+      for (uint32_t i = 0; i < a.paging.dim; i += 16)
+        hg::store<float, 16>(s.out[g] + i, hg::load(s.out[g] + i) * hg::splat(keep));
+    }
+    const F32x16 weights = hg::exp(scores - hg::splat(s.max[g]));
+    s.sum[g] = s.sum[g] + hg::sum(weights);
     hg::store<float, 16>(s.p[g], weights);
-    for (uint32_t i = 0; i < a.paging.dim; i += 16)
-      hg::store<float, 16>(s.out[g] + i, hg::load(s.out[g] + i) * hg::splat(keep));
   }
 }
 
 template <int Group>
 HG_INLINE void add_values(const Attention &a, State<Group> &s, const hg::f16 *const *keys, uint32_t count) {
   const uint64_t distance = hg::value_distance(a.paging);
-  for (uint32_t i = 0; i < a.paging.dim; i += 16) {
+  const uint32_t dim = a.paging.dim, whole = dim / 16 * 16;
+  const auto add = [&](uint32_t i, auto &&value) HG_INLINE_LAMBDA {
     F32x16 acc[Group];
 #pragma GCC unroll 4
     for (int g = 0; g < Group; ++g) acc[g] = hg::load(s.out[g] + i);
     for (uint32_t j = 0; j < count; ++j) {
-      const F32x16 value = load_f16(keys[j] + distance, i, a.paging.dim);
+      const F32x16 v = value(keys[j] + distance + i);
 #pragma GCC unroll 4
-      for (int g = 0; g < Group; ++g) acc[g] = hg::fma(hg::splat(s.p[g][j]), value, acc[g]);
+      for (int g = 0; g < Group; ++g) acc[g] = hg::fma(hg::splat(s.p[g][j]), v, acc[g]);
     }
 #pragma GCC unroll 4
     for (int g = 0; g < Group; ++g) hg::store<float, 16>(s.out[g] + i, acc[g]);
-  }
+  };
+  for (uint32_t i = 0; i < whole; i += 16) add(i, [](const hg::f16 *p) HG_INLINE_LAMBDA { return hg::load_as_f32(p); });
+  if (whole < dim) add(whole, [&](const hg::f16 *p) HG_INLINE_LAMBDA { return hg::load_tail_as_f32(p, int(dim - whole)); });
 }
 
 template <int Group> void attend(const Attention &a, uint64_t t, uint32_t head) {
@@ -107,13 +122,16 @@ template <int Group> void attend(const Attention &a, uint64_t t, uint32_t head) 
   const uint32_t length = hg::in_table(paging, row, position) ? uint32_t(position) + 1 : 0;
   const int32_t *table = a.tables + (length ? uint64_t(row) * paging.table_width : 0);
   const uint32_t kv_head = head / (a.heads / paging.kv_heads);
-  for (uint32_t from = 0; from < length; from += kTile) {
+  const hg::f16 *next = nullptr;  // the next key, of the first `slot` of its block
+  for (uint32_t from = 0, slot = paging.block_tokens; from < length; from += kTile) {
     const hg::f16 *keys[kTile];
     const uint32_t count = uint32_t(hg::min_of(kTile, length - from));
-    for (uint32_t j = 0; j < count; ++j) {
-      const int32_t block_index = table[(from + j) / paging.block_tokens];
-      const uint32_t slot = (from + j) % paging.block_tokens;
-      keys[j] = a.cache + hg::key_offset(paging, block_index < 0 ? 0 : block_index, slot, kv_head);
+    for (uint32_t j = 0; j < count; ++j, ++slot, next += dim) {
+      if (slot == paging.block_tokens) {
+        const int32_t block_index = *table++;
+        next = a.cache + hg::key_offset(paging, block_index < 0 ? 0 : block_index, slot = 0, kv_head);
+      }
+      keys[j] = next;
     }
     score<Group>(a, s, keys, count);
     rescale<Group>(a, s);

@@ -10,6 +10,7 @@ using hg::F32x16;
 
 constexpr uint32_t kBiases = 32;
 constexpr uint32_t kMaxLogprobs = 20;
+constexpr int32_t kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 constexpr float kNone = -__builtin_inff();  // the logit of a token that cannot be chosen
 
 struct Sample {
@@ -144,19 +145,26 @@ uint32_t list_candidates(const Row &row, float max, float temperature, int32_t t
     if (first.key >= cut.key) cut = first;  // else fewer than k can be chosen
   }
   const F32x16 least = hg::splat(hg::logit_of(cut.key));
+  const hg::I32x16 numbers = hg::load<int32_t, 16>(kNumbers);
   uint32_t n = 0;
   for (uint32_t i = 0; i < row.padded; i += 16) {
-    if (!hg::any(hg::load(row.logits + i) >= least)) continue;
+    const F32x16 x = hg::load(row.logits + i);
+    if (!hg::any(x >= least)) continue;
+    if (!hg::any(~(x > least))) {  // all of them, none of which the cut counts
+      hg::store<int32_t, 16>(row.list + n, numbers + hg::splat<int32_t, 16>(int32_t(i)));
+      hg::store<float, 16>(row.mass + n, x - hg::splat(max));
+      n += 16;
+      continue;
+    }
     for (uint32_t id = i; id < hg::min_of(i + 16, row.vocabulary); ++id) {
       if (!hg::take(cut, hg::key_of(row.logits[id]))) continue;
       row.list[n] = int32_t(id);
       row.mass[n++] = row.logits[id] - max;
     }
   }
-  for (uint32_t i = 0; i < n; i += 16) {
-    const int count = int(hg::min_of(16, n - i));
-    hg::store_tail(row.mass + i, hg::exp(hg::load_tail(row.mass + i, count) / hg::splat(temperature)), count);
-  }
+  for (uint32_t i = n; i % 16 != 0; ++i) row.mass[i] = 0.0f;  // whole sixteens, there is room
+  for (uint32_t i = 0; i < n; i += 16)
+    hg::store<float, 16>(row.mass + i, hg::exp(hg::load(row.mass + i) / hg::splat(temperature)));
   return n;
 }
 
@@ -187,8 +195,12 @@ uint32_t keep_min_p(const Row &row, uint32_t n, float min_p) {  // the largest m
 uint32_t draw(const Row &row, uint32_t n, double u) {
   constexpr uint32_t kTile = 512;
   const auto tile_sum = [&](uint32_t tile) {
-    double sum = 0.0;
-    for (uint32_t i = tile; i < hg::min_of(tile + kTile, n); ++i) sum += double(row.mass[i]);
+    const uint32_t end = uint32_t(hg::min_of(tile + kTile, n));
+    hg::Lanes<double, 8> sums = hg::splat<double, 8>(0.0);
+    uint32_t i = tile;
+    for (; i + 8 <= end; i += 8) sums = sums + hg::convert<double>(hg::load<float, 8>(row.mass + i));
+    double sum = hg::sum(sums);
+    for (; i < end; ++i) sum += double(row.mass[i]);
     return sum;
   };
   double total = 0.0, before = 0.0;
