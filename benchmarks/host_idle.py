@@ -58,7 +58,7 @@ def main() -> int:
     medians = {idle: statistics.median(values) for idle, values in seconds.items()}
     spreads = {idle: spread(values) for idle, values in seconds.items()}
     ratio = medians[IDLE] / medians[0]
-    resident = {idle: statistics.median(size for _, size in taken) for idle, taken in samples.items()}
+    before, after = samples[0][0][1], samples[IDLE][0][1]  # the first of each: memory is kept for the next ones
     for idle, value in medians.items():
         print(f"{idle:5} idle connections: first token after {value * 1e3:.1f} ms, spread {spreads[idle]:.1%}")
     problems = [f"{idle} idle: interquartile spread {value:.0%}" for idle, value in spreads.items() if value > SPREAD]
@@ -75,7 +75,7 @@ def main() -> int:
         measures={"seconds": {str(idle): round(value, 4) for idle, value in medians.items()}},
         samples={str(idle): [round(value, 4) for value in values] for idle, values in seconds.items()},
         spread={str(idle): round(value, 4) for idle, value in spreads.items()},
-        bytes_a_connection=round((resident[IDLE] - resident[0]) / IDLE),
+        bytes_a_connection=round((after - before) / IDLE),
         threads=THREADS,
         pinning="none",
         load={"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},

@@ -118,22 +118,26 @@ class Package:
 
     def _run(self, arguments: list[str], seconds: int) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.path), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, *arguments]
-        with subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired as error:
-                os.killpg(process.pid, signal.SIGKILL)
-                raise Broken(f"no end in {seconds} s") from error
-        return subprocess.CompletedProcess(command, process.returncode, output)
+        return bounded([sys.executable, *arguments], environment, seconds)
+
+
+def bounded(command: list[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """A run with all its output. Broken if it does not end in time; its whole process group is killed then."""
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise Broken(f"no end in {seconds} s") from error
+    return subprocess.CompletedProcess(command, process.returncode, output)
 
 
 class Extension:

@@ -63,20 +63,26 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage:" in heliograph(command, "--help").stdout
 
 
-def loaded_by(*commands: str) -> set[str]:
-    """The modules that a fresh process has once these commands are imported."""
+def loaded_by(*names: str) -> set[str]:
+    """The modules that a fresh process has once these of Heliograph are imported."""
     code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; print(*sys.modules)"
-    names = [f"heliograph.cli.{command}" for command in commands]
+    names = tuple(f"heliograph.{name}" for name in names)
     run = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True)
     return set(run.stdout.split())
 
 
 def test_commands_other_than_capture_do_not_import_torch() -> None:
-    assert "torch" not in loaded_by(*(command for command in COMMANDS if command != "capture"))
+    assert "torch" not in loaded_by(*(f"cli.{command}" for command in COMMANDS if command != "capture"))
 
 
 @pytest.mark.parametrize("command", ["main", "generate", "serve", "chat"])
 def test_what_answers_a_person_loads_no_numpy_and_draws_tables_only_for_a_terminal(command: str) -> None:
-    modules = loaded_by(command)
+    modules = loaded_by(f"cli.{command}")
     assert f"heliograph.cli.{command}" in modules
     assert not {"numpy", "rich"} & modules
+
+
+def test_a_worker_is_spawned_before_anything_that_can_wait_is_imported() -> None:
+    modules = loaded_by("cli.main", "serve.front.spawn")
+    assert "heliograph.serve.front.spawn" in modules
+    assert not {"click", "msgspec", "json", "asyncio", "logging", "heliograph.cli.group"} & modules

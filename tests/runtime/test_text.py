@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -124,6 +126,26 @@ def test_text_is_encoded_as_the_library_does() -> None:
     tokenizer = byte_level()
     for word in WORDS:
         assert face(tokenizer).encode(word) == tokenizer.encode(word).ids
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    text = face(byte_level())
+    begun = threading.Event()
+    ids: list[int] = []
+
+    def encode() -> None:
+        begun.set()
+        ids.extend(text.encode("Hello there. " * 40_000))
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    begun.wait(60)
+    turns = 0
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert len(ids) == 13 * 40_000
+    assert turns > 20
 
 
 # ---- conversations -------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
+from heliograph.errors import UsageError
 from heliograph.models.load import load_model
 from heliograph.runtime.handover import handover
 
@@ -50,16 +51,21 @@ from heliograph.runtime.handover import handover
     help="Slot of the address space; cores in different slots load side by side.",
 )
 @click.option("--then", type=click.Choice(["serve"]), help="Become the server of the core, in the same process.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="With --then serve: address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="With --then serve: port; 0 any."
-)
+@click.option("--host", help="With --then serve: as of serve.")
+@click.option("--port", type=click.IntRange(0, 65535), help="With --then serve: as of serve.")
 @json_option
 def command(
-    model: Path, cores: Path, name: str | None, cap: int, retain: Retain, slot: int, then: str | None, host: str,
-    port: int, as_json: bool,
+    model: Path, cores: Path, name: str | None, cap: int, retain: Retain, slot: int, then: str | None, host: str | None,
+    port: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Capture MODEL (a GGUF file or a Hugging Face folder) into a signed core and print its folder."""
+    serving = {"--host": host, "--port": port}
+    given = [word for name, value in serving.items() if value is not None for word in (name, str(value))]
+    if given and then is None:
+        raise UsageError(
+            "reading the options", found=" ".join(given), required="--then serve beside it",
+            hint="a capture alone does not listen: leave it out, or add --then serve",
+        )  # fmt: skip
     with progress(as_json) as tell:
         loaded = load_model(model)
         spec = replace(loaded.spec, slot=slot)
@@ -83,5 +89,5 @@ def command(
         show(description, console())
         click.echo(f"\ncore written to {core}")
     if then == "serve":
-        server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), "--host", host, "--port", str(port)]
+        server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), *given]
         handover(server + ["--json"] * as_json, environment=serving_environment())

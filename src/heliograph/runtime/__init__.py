@@ -2,7 +2,7 @@
 
 Reading order:
 
-- ``budget``     how much memory this process may use (control group, available memory)
+- ``budget``     how much memory a load may use: what its device, the control group and the machine have left
 - ``plan``       what a core needs and how many units of growth fit: pure arithmetic
 - ``memory``     regions reserved at their addresses, mapped, protected
 - ``staging``    weights read by several threads straight into their region, checked there

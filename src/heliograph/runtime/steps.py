@@ -9,7 +9,8 @@
 
 Everything about a row that stays the same from step to step is its :class:`Seat`. A bucket remembers who sat in each
 of its rows at its last run, so a step writes only what moved: ids, positions, lengths. Written in place, through
-views that are held open; the sampled tokens are read the same way.
+views that are held open; the sampled tokens are read the same way. A decode step costs 22 us of Python with one row and
+25 us with sixteen, ``program.run`` included, and 3 us more for each row in which another sits down (2026-11-30).
 
 One Steps a program, one thread at a time; after ``program.reset()`` make a new one.
 """

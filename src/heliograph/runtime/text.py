@@ -66,8 +66,7 @@ class Text:
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text, with those that the tokenizer puts around any text. Control tokens in it count."""
-        ids: list[int] = self._tokenizer.encode(text).ids
-        return ids
+        return self._encode(text, around=True)
 
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None, reply: bool = True,
@@ -106,11 +105,7 @@ class Text:
         if any(control in string for string in strings for control in self._controls):
             messages, tools, variables = (self._cut(part, mark) for part in given.values())
         rendered = self.render(messages, tools=tools, reply=reply, variables=variables)
-        return [
-            token
-            for part in rendered.split(mark)
-            for token in self._tokenizer.encode(part, add_special_tokens=False).ids
-        ]
+        return [token for part in rendered.split(mark) for token in self._encode(part, around=False)]
 
     def decode(self, ids: Iterable[int], *, controls: bool = False) -> str:
         """The text of tokens; control tokens are left out unless asked for."""
@@ -124,6 +119,12 @@ class Text:
         """Ends the process that renders."""
         if self._template is not None:
             self._template.close()
+
+    def _encode(self, text: str, *, around: bool) -> list[int]:
+        """A batch of one, for only batches let other threads run meanwhile: a long text takes seconds."""
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=around)
+        ids: list[int] = encoding.ids
+        return ids
 
     def _cut(self, value: Any, mark: str) -> Any:
         """The value with every control token in its strings cut after its first character."""

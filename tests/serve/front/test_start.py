@@ -63,7 +63,7 @@ def test_a_worker_is_a_process_that_can_be_killed_and_is_reaped() -> None:
     assert ended(process) == -signal.SIGKILL
     process.kill()  # no effect: the number may be another process's by now
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(process.pid, os.WNOHANG)
     process.socket.close()
 
 
@@ -77,10 +77,10 @@ def test_a_server_whose_port_is_taken_leaves_no_worker() -> None:
     heard = Heard()
     with listen("127.0.0.1", 0) as listener:
         options = Options(core=Path("nowhere"), port=listener.getsockname()[1])
+        process = spawn()
         with pytest.raises(UsageError):
-            serve(options, heard)
-    _, status = os.waitpid(-1, 0)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+            serve(options, heard, process)
+    assert ended(process) == -signal.SIGKILL
     assert heard.listened == []
 
 

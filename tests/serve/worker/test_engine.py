@@ -92,12 +92,17 @@ def test_a_seeded_row_has_the_same_tokens_whoever_comes_and_goes_beside_it(devic
         assert gained(launched + run(engine))[0][1] == expected
 
 
-def test_least_holds_stop_tokens_back(engine: Engine, device: FakeDevice) -> None:
-    order = submit(limit=12, stops=(0, 1, 2, 3), least=5)
-    tokens, end = single_run(order, 0, device.text)
-    assert len(tokens) >= 5
-    engine.submit(order)
-    assert [each[1] for each in gained(run(engine))] == [tokens, end]
+def test_least_holds_stop_tokens_back_and_then_lets_them_through(engine: Engine, device: FakeDevice) -> None:
+    """Over many seeds, so that some rows stop and some reach their limit."""
+    seen = set()
+    for seed in range(20):
+        order = submit(seed, seed=seed, limit=12, stops=(0, 1, 2, 3), least=5)
+        engine.submit(order)
+        tokens, ends = gained(run(engine))
+        assert (tokens[seed], ends[seed]) == single_run(order, seed, device.text)
+        assert len(tokens[seed]) >= 5
+        seen.add(ends[seed])
+    assert seen == {"stop", "length"}
 
 
 def test_a_prompt_that_fills_the_context_ends_at_once_with_nothing(engine: Engine) -> None:
@@ -189,11 +194,11 @@ def test_eight_streams_share_rounds_and_each_begins_before_any_ends() -> None:
 
 def test_counters_add_up(engine: Engine, device: FakeDevice) -> None:
     """A request of n tokens counts n - 1 of rounds: its first comes from prefill."""
-    for row, limit in ((1, 3), (2, 1), (3, 7)):
+    for row, limit in ((1, 6), (2, 1), (3, 7)):
         engine.submit(submit(row, limit=limit))
     launched = run(engine)
     rounds = [each for each in launched if each.entry == "decode"]
-    assert sum(len(gain.tokens) for each in rounds for gain in each.gains) == 2 + 0 + 6
+    assert sum(len(gain.tokens) for each in rounds for gain in each.gains) == 5 + 0 + 6
     assert sum(each.real for each in launched if each.entry == "prefill") == 3 * 5
     assert [(each.entry, each.bucket, each.real) for each in launched] == device.launches
     assert all(each.nanoseconds == 1000 for each in launched)  # the clock is looked at before and after

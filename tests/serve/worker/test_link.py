@@ -87,6 +87,16 @@ def test_waiting_while_full_ends_when_the_front_takes_something(pair: tuple[sock
     assert not link.full
 
 
+def test_nothing_is_taken_in_while_what_is_left_exceeds_the_bound(pair: tuple[socket.socket, Link]) -> None:
+    front, link = pair
+    for _ in range(20):  # far beyond the bound, as a round's last frames may be
+        link.send(LONG)
+    front.sendall(encode(Stop()))
+    front.recv(1 << 20)
+    assert list(link.receive(20)) == []
+    assert link.full
+
+
 def test_draining_waits_for_the_front_and_not_for_ever(pair: tuple[socket.socket, Link]) -> None:
     front, link = pair
     while not link.full:

@@ -95,6 +95,8 @@ def test_a_worker_says_which_core_it_verified_how_long_phases_took_and_what_it_o
         phases = [each.name for each in said if isinstance(each, Phase)]
         assert phases[:2] == ["imports", "verify"]
         assert {"device", "weights", "self-tests"} <= set(phases)
+        assert len(set(phases)) == len(phases)
+        assert "total" not in phases
         assert said.index(next(each for each in said if isinstance(each, Hello))) < phases.index("verify") + 1
         assert said[-1] == Ready(concurrency=4, blocks=29, block_tokens=16, biases=32)
 

@@ -14,20 +14,20 @@ class Process:
     """A worker's process and our end of its socket. Reaped by :meth:`ended`."""
 
     def __init__(self, pid: int, end: socket.socket) -> None:
-        self._pid = pid
+        self.pid = pid
         self._reaped = False  # from then on the number may be another process's
         self.socket = end
 
     def kill(self) -> None:
         """No effect on one that has ended."""
         if not self._reaped:
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
 
     async def ended(self) -> int:
         """Waits until the process has ended, however long that takes; gives its exit status, negative for a signal."""
         import asyncio  # noqa: PLC0415  20 ms that must not delay the spawn
 
-        descriptor = os.pidfd_open(self._pid)
+        descriptor = os.pidfd_open(self.pid)
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         try:
@@ -36,7 +36,7 @@ class Process:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-        _, status = os.waitpid(self._pid, 0)
+        _, status = os.waitpid(self.pid, 0)
         self._reaped = True
         return os.waitstatus_to_exitcode(status)
 

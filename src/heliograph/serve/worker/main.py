@@ -72,7 +72,8 @@ def start(link: Link, held: ExitStack) -> Engine:
         )
     held.enter_context(program)
     for name, nanoseconds in program.phases.items():
-        link.send(Phase(name, nanoseconds))
+        if name != "total":
+            link.send(Phase(name, nanoseconds))
     steps = held.enter_context(Steps(program))
     gc.freeze()  # what the start made lives as long as the process: no collection need walk it
     gc.enable()
