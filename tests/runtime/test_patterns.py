@@ -43,6 +43,14 @@ def test_f16_words_are_those_of_the_format() -> None:
     assert state_pattern("f16", 64) == b"".join(word.to_bytes(2, "little") for word in words)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f64"])
+def test_a_pattern_repeats_itself_after_250008_bytes(dtype: str) -> None:
+    found = state_pattern(dtype, 600_000)
+    assert len(found) == 600_000
+    assert found[250_008:500_016] == found[:250_008]
+    assert found[500_016:] == found[:99_984]
+
+
 def test_tiles() -> None:
     assert tile(Pattern.ZEROS, 16) == bytes(16)
     assert tile(Pattern.ONES, 16) == b"\xff" * 16

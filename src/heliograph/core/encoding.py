@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
-_OTHERS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_OTHERS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 
 
 def encode(record: object) -> bytes:
@@ -47,9 +47,10 @@ def decode(data: bytes | memoryview, kind: type[T], doing: str, limit: int = MAX
 def depth_within(data: bytes, limit: int) -> bool:
     """Whether no bracket outside a string is nested deeper than ``limit``; linear in the size for each level."""
     # Without escapes (a pair of backslashes first, so that the quote behind it ends its string), then without strings.
-    unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside = b"".join(unescaped.split(b'"')[::2])
-    brackets = outside.translate(_BRACKETS, _OTHERS)
+    unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in data else data
+    marks = unescaped.translate(_BRACKETS, _OTHERS)
+    # Two quotes side by side are an empty string, or end one and begin the next: what is outside stays so without them.
+    brackets = b"".join(marks.replace(b'""', b"").split(b'"')[::2])
     for _ in range(limit):
         if b"[]" not in brackets:
             break

@@ -113,18 +113,19 @@ class CoreFolder:
         return descriptor
 
     def _read(self, descriptor: int, name: str, size: int) -> bytes:
-        """All of a file, in one buffer. It must end after ``size`` bytes."""
-        data = bytearray()
+        """All of a file, which must end after ``size`` bytes. Most come in one piece and are not copied."""
+        pieces, read = [], 0
         try:
-            while len(data) <= size:
-                piece = os.read(descriptor, min(size + 1 - len(data), 1 << 28))
+            while read <= size:
+                piece = os.read(descriptor, min(size + 1 - read, 1 << 28))
                 if not piece:
                     break
-                data += piece
+                pieces.append(piece)
+                read += len(piece)
         except OSError as error:
             raise self._failure(name, error) from error
-        self._length(name, len(data), size)
-        return bytes(data)
+        self._length(name, read, size)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _list(self, folder: int, name: str) -> list[str]:
         try:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from heliograph.capture.spec import Example
 from heliograph.models.llama import LlamaConfig
-from heliograph.models.serving import LARGEST_START, Serving
+from heliograph.models.serving import LARGEST_START, ROWS_PER_LONG_ROW, Serving
 from heliograph.ops.sample import BIASES
 
 PADDING = -1
 MASKS_IN_USE = 2
 STARTING_ROWS = (1, 7)  # one or several groups of rows in the kernels
-STARTING_TOKENS = (3, 20)
+STARTING_TOKENS = (2, 9)
 CODES = {"i32": "i", "f32": "f", "i64": "q"}
 Column = tuple[str, Sequence[float]]  # type, values
 
@@ -41,10 +41,12 @@ def _decode(
 ) -> tuple[dict[str, Column], dict[str, int]]:
     real = _real(draw, rows, seed, STARTING_ROWS)
     padding = rows - real
-    blocks = draw.sample(range(1, serving.example_units), 2 * real)
-    positions = [draw.randrange(min(2 * serving.block_tokens, serving.context)) for _ in range(real)]
+    blocks = iter(draw.sample(range(1, serving.example_units), real + -(-real // ROWS_PER_LONG_ROW)))
+    lengths = [2 if row % ROWS_PER_LONG_ROW == 0 else 1 for row in range(real)]  # in blocks
+    positions = [draw.randrange(min(length * serving.block_tokens, serving.context)) for length in lengths]
     ids = [draw.choice((PADDING, draw.randrange(config.vocabulary))) for _ in range(real)]
-    tables = [_table(serving, blocks[2 * row : 2 * row + 2]) for row in range(real)] + [_table(serving, [])] * padding
+    used = [_table(serving, list(islice(blocks, length))) for length in lengths]
+    tables = used + [_table(serving, [])] * padding
     columns: dict[str, Column] = {
         "ids": ("i32", ids + [0] * padding),
         "positions": ("i32", positions + [PADDING] * padding),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from heliograph.errors import UsageError
 
 LARGEST_START = 48  # tokens before the chunk in a prefill example
+ROWS_PER_LONG_ROW = 4  # of a decode example: one in so many has two blocks, the others one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Serving:
 
     @property
     def example_units(self) -> int:
-        """Blocks that the examples use, the padding block included: two a row, or the largest chunk."""
+        """Blocks that the examples use, the padding block included: what most rows or the largest chunk need. Few: each
+        self-test fills and compares them all."""
         chunk = -(-(max(self.prefill_buckets) + LARGEST_START) // self.block_tokens)
-        return 1 + max(2 * self.concurrency, chunk)
+        return 1 + max(self.concurrency + -(-self.concurrency // ROWS_PER_LONG_ROW), chunk)

@@ -9,6 +9,7 @@ from blake3 import blake3
 
 _TILE = 1 << 20
 _SEED = b"heliograph state pattern"
+_PERIOD = 250_008  # no divisor of a unit of growing state: blocks differ
 
 # Of each little-endian float type: bytes of an item, and for its upper bytes (byte, bits kept, bits set) so that any
 # random bits become a finite number of magnitude 2^-4 to 2^-3 and either sign.
@@ -38,10 +39,10 @@ def state_pattern(dtype: str, size: int) -> bytes:
     if dtype not in _FLOATS:
         return bytes(size)
     item, upper = _FLOATS[dtype]
-    data = bytearray(blake3(_SEED).digest(length=size))
+    period = bytearray(blake3(_SEED).digest(length=_PERIOD))
     for byte, keep, put in upper:
-        data[byte::item] = data[byte::item].translate(bytes((value & keep) | put for value in range(256)))
-    return bytes(data)
+        period[byte::item] = period[byte::item].translate(bytes((value & keep) | put for value in range(256)))
+    return (bytes(period) * -(-size // _PERIOD))[:size]
 
 
 def tile(pattern: Pattern, size: int = _TILE) -> bytes:

@@ -25,7 +25,7 @@ from heliograph.errors import DeviceError, SelfTestError, UsageError
 from heliograph.runtime.gate import Gate, State, Use
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.memory import Bytes
-from heliograph.runtime.selftest import clear_state, kept, self_test
+from heliograph.runtime.selftest import clear_state, cleared, kept, self_test
 
 Shape = Mapping[str, int]
 
@@ -201,7 +201,8 @@ class Program:
         self._loaded.drain()
         for segment in self._loaded.bucket_of(graph).segments:
             self._loaded.catalogue.executable(segment.graph)
-        with kept(self._loaded, test):
+        undisturbed = cleared if self.status is State.LOADING else kept
+        with undisturbed(self._loaded, test):
             self_test(self._loaded, test, whole=whole)
         self._passed.add(graph)
 

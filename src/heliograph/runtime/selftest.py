@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
+from heliograph.core.digest import hasher
 from heliograph.core.manifest import Bucket, Case, SelfTest
 from heliograph.errors import SelfTestError
 from heliograph.runtime.loaded import Loaded
@@ -45,8 +46,8 @@ def run_case(loaded: Loaded, bucket: Bucket, inputs: bytes, units: int) -> CaseR
 
 def state_digest(loaded: Loaded, units: int) -> str:
     """BLAKE3 over the fixed part of ``state``, then over units 1 to ``units - 1`` of growth."""
-    digest = blake3()
     region, memory = loaded.growing, loaded.memory
+    digest = hasher(region.grow * units if region is not None else 0)
     if size := fixed_state(loaded):
         with memory.view("state", 0, size) as fixed:
             digest.update(fixed)
@@ -110,18 +111,34 @@ def _compare(graph: str, number: int, result: CaseResult, case: Case) -> None:
 
 
 @contextmanager
+def cleared(loaded: Loaded, test: SelfTest) -> Iterator[None]:
+    """Puts back what a self-test before the first launch disturbs: everything was zero, or had its initial content."""
+    try:
+        yield
+    finally:
+        clear_state(loaded, test.units)
+        for role, offset, size in _fields(loaded, test):
+            loaded.memory.fill(role, offset, 0, size)
+
+
+@contextmanager
 def kept(loaded: Loaded, test: SelfTest) -> Iterator[None]:
     """Puts back what a self-test between two launches disturbs: state, persistent memory, inputs and outputs."""
     spans = [("state", 0, fixed_state(loaded)), ("persistent", 0, loaded.memory.mapped("persistent"))]
     region = loaded.growing
     if region is not None:
         spans.append((region.role, region.grow_at, region.grow * test.units))
-    bucket = loaded.bucket_of(test.graph)
-    buffers = [loaded.buffer(field) for field in (*bucket.inputs, *bucket.outputs)]
-    spans += [(buffer.role, buffer.offset, buffer.size) for buffer in buffers]
+    spans += _fields(loaded, test)
     before = [(role, offset, loaded.memory.read(role, offset, size)) for role, offset, size in spans if size]
     try:
         yield
     finally:
         for role, offset, data in before:
             loaded.memory.write(role, offset, data)
+
+
+def _fields(loaded: Loaded, test: SelfTest) -> list[tuple[str, int, int]]:
+    """Role, offset and size of the inputs and outputs that the test writes."""
+    bucket = loaded.bucket_of(test.graph)
+    buffers = [loaded.buffer(field) for field in (*bucket.inputs, *bucket.outputs)]
+    return [(buffer.role, buffer.offset, buffer.size) for buffer in buffers]
