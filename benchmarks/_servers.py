@@ -122,6 +122,13 @@ def both(core: Path, program: Path | None, *peer_options: str) -> list[Side]:
     return [ours(core, program), Side(PEER, (*command, "--host", "127.0.0.1", *peer_options), model)]
 
 
+def limited(side: Side, tokens: int) -> dict[str, object]:
+    """Fields of a request for exactly so many tokens, greedy, end of text never chosen, and nothing kept of earlier
+    requests. (The peer's name for that is ignore_eos; with ours of that name end of text is a token like any other.)"""
+    fields: dict[str, object] = {"model": MODEL, "max_tokens": tokens, "temperature": 0}
+    return fields | ({"min_tokens": tokens} if side.name == OURS else {"ignore_eos": True, "cache_prompt": False})
+
+
 def warm(path: Path) -> None:
     """Puts every file into the page cache."""
     for file in path.rglob("*") if path.is_dir() else [path]:

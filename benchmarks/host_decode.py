@@ -23,7 +23,6 @@ from _client import Seen, ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
 from _machine import ROOT, machine
 from _servers import (
-    MODEL,
     OURS,
     PEER,
     THREADS,
@@ -32,6 +31,7 @@ from _servers import (
     arguments_of,
     both,
     core_folder,
+    limited,
     running,
     warm,
 )
@@ -57,25 +57,23 @@ def prompts(core: Path, count: int, length: int) -> list[list[int]]:
     return [tokens[at * length : (at + 1) * length] for at in range(count)]
 
 
-def request(side: Side, prompt: Sequence[int], limit: int) -> dict[str, object]:
-    fields = {"model": MODEL, "prompt": prompt, "max_tokens": limit, "temperature": 0, "ignore_eos": True}
-    return fields | ({} if side.name == OURS else {"cache_prompt": False})
-
-
 def sample(side: Side, short: Sequence[Sequence[int]], long: Sequence[int]) -> Sample:
     warm(side.serves)
     figures: dict[str, float] = {}
     with running(side) as server:
         for count in BATCHES:  # once to be ready for each size: executables of ours, buffers of the peer
-            together(server.port, [request(side, prompt, 8) for prompt in short[:count]], PROMPT, 8)
+            together(server.port, [{"prompt": prompt, **limited(side, 8)} for prompt in short[:count]], PROMPT, 8)
         for count in BATCHES:
             seen = together(
-                server.port, [request(side, prompt, GENERATED) for prompt in short[:count]], PROMPT, GENERATED
+                server.port,
+                [{"prompt": prompt, **limited(side, GENERATED)} for prompt in short[:count]],
+                PROMPT,
+                GENERATED,
             )
             figures[f"batch {count}"] = steady(seen)
             span = max(one.pieces[-1] for one in seen) - min(one.sent_ns for one in seen)
             figures[f"whole {count}"] = count * GENERATED / span * 1e9
-        (seen,) = together(server.port, [request(side, long, 1)], LONG, 1)
+        (seen,) = together(server.port, [{"prompt": long, **limited(side, 1)}], LONG, 1)
         figures["prompt"] = LONG / (seen.pieces[0] - seen.sent_ns) * 1e9
     return figures
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from _client import ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
 from _machine import machine
-from _servers import THREADS, Running, arguments_of, core_folder, ours, running, warm
-from host_start import REQUEST
+from _servers import THREADS, Running, arguments_of, core_folder, limited, ours, running, warm
+from host_start import QUESTION, TOKENS
 
 BAR = 2.0
 IDLE = 2000
@@ -29,11 +29,12 @@ SIDES = (0, IDLE)
 
 def sample(server: Running, idle: int) -> tuple[float, int]:
     """Seconds from sending to the first token, and the front's resident bytes meanwhile."""
+    request = {"messages": QUESTION, **limited(server.side, TOKENS)}
     with ExitStack() as held:
         for _ in range(idle):
             held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-        ask(server.port, REQUEST)  # once answered, all earlier connections are accepted
-        seen = ask(server.port, REQUEST)
+        ask(server.port, request)  # once answered, all earlier connections are accepted
+        seen = ask(server.port, request)
         pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
     return (seen.pieces[0] - seen.sent_ns) / 1e9, pages * resource.getpagesize()
 

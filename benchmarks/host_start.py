@@ -29,19 +29,15 @@ from _servers import (
     arguments_of,
     both,
     core_folder,
+    limited,
     running,
     warm,
 )
 
 BAR_SECONDS, BAR_RATIO = 0.45, 1.3
 PROMPT_TOKENS = 39
-REQUEST = {
-    "model": "model",
-    "messages": [{"role": "user", "content": "What is the capital of France, please?"}],
-    "temperature": 0,
-    "max_tokens": 16,
-    "ignore_eos": True,
-}
+TOKENS = 16
+QUESTION = [{"role": "user", "content": "What is the capital of France, please?"}]
 PEER_OPTIONS = ("-c", "2048", "-np", "1")
 PHASES = ("listening", "ready", "first token")
 
@@ -59,7 +55,7 @@ class Sample:
 def sample(side: Side) -> Sample:
     warm(side.serves)
     with running(side) as server:
-        seen = ask(server.port, REQUEST | ({} if side.name == OURS else {"cache_prompt": False}))
+        seen = ask(server.port, {"messages": QUESTION, **limited(side, TOKENS)})
         peak = server.peak_bytes()
     marks = (seen.listening_ns, ready(server, seen), seen.pieces[0])
     seconds = {phase: (mark - server.started_ns) / 1e9 for phase, mark in zip(PHASES, marks, strict=True)}

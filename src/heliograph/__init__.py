@@ -3,6 +3,7 @@
 Packages, in reading order; each may import those further down only:
 
 - ``cli``: the command ``heliograph``.
+- ``serve``: HTTP from two processes, a front and a worker. Neither torch nor numpy.
 - ``models``: PyTorch models and loaders of their files (torch).
 - ``capture``: runs a model, records its graphs, writes a draft (torch). Independent of ``runtime``.
 - ``runtime``: maps a verified core, rebuilds its graphs, replays them. Neither torch nor numpy.
