@@ -88,6 +88,19 @@ def test_examples_are_within_their_bounds(loaded: LoadedModel) -> None:
             assert np.diff(positions[:real]).tolist() == [1] * (real - 1)
 
 
+def test_the_first_two_examples_have_few_real_rows_and_the_third_is_full(loaded: LoadedModel) -> None:
+    spec = loaded.spec
+    assert spec.examples is not None
+    for entry in spec.entries:
+        for bucket in entry.buckets:
+            (dimension, size), *_ = bucket.items()
+            made = [spec.examples(entry.name, bucket, seed) for seed in range(3)]
+            real = [(example.real_rows or {})[dimension] for example in made]
+            assert [arrays(spec, entry, dict(bucket), each)["real"].tolist() for each in made] == [[n] for n in real]
+            assert max(real[:2]) <= 9
+            assert real[2] == size
+
+
 def test_examples_differ_by_seed_alone(loaded: LoadedModel) -> None:
     examples = [example.inputs for _, _, example in every(loaded.spec)]
     assert examples == [example.inputs for _, _, example in every(loaded.spec)]
