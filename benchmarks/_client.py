@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from heliograph.cli.answer import events
@@ -28,8 +28,15 @@ class Seen:
     usage: Mapping[str, Any] = field(default_factory=dict)
 
 
-def ask(port: int, request: Mapping[str, object], *, whole: bool = True) -> Seen:
-    """One streamed request of either dialect. ``whole`` False leaves after the first piece of content."""
+def ask(port: int, request: Mapping[str, object]) -> Seen:
+    """One streamed request of either dialect, to its end."""
+    try:
+        return exchange(port, request)
+    except (OSError, HTTPException) as error:
+        raise SystemExit(f"port {port}: the server is gone or says nothing: {error!r}") from error
+
+
+def exchange(port: int, request: Mapping[str, object]) -> Seen:
     seen, end = Seen(), time.monotonic() + LIMIT
     path = next(path for name, path in PATHS.items() if name in request)
     body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}}).encode()
@@ -58,8 +65,6 @@ def ask(port: int, request: Mapping[str, object], *, whole: bool = True) -> Seen
             if piece := choice.get("text") or choice.get("delta", {}).get("content"):
                 seen.pieces.append(now)
                 seen.text += piece
-        if seen.pieces and not whole:
-            break
     connection.close()
     if not seen.pieces:
         raise SystemExit(f"port {port} {path}: an answer without content")

@@ -154,6 +154,8 @@ def main() -> int:
     samples: dict[str, list[Sample]] = {side.name: [] for side in sides}
     for side in alternating(sides, max(4, arguments.runs)):
         samples[side.name].append(sample(side, short, long))
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in samples[side.name][-1].items())
+        print(f"{side.name}: {shown}", file=sys.stderr, flush=True)
     return 0 if report(samples, sides, busy) else 1
 
 

@@ -128,6 +128,8 @@ def main() -> int:
         sample(side)  # what a first run ever leaves behind is of neither side
     for side in alternating(sides, max(7, arguments.runs)):
         samples[side.name].append(sample(side))
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in samples[side.name][-1].seconds.items())
+        print(f"{side.name}: {shown}", file=sys.stderr, flush=True)
     return 0 if report(samples, sides, busy) else 1
 
 
