@@ -1,14 +1,19 @@
-"""Each probe of `doctor` fails on a machine that lacks what it looks for, and passes on its twin that has it."""
+"""Each probe of `doctor` fails on a machine that lacks what it looks for, and passes on its twin that has it. Whether a
+core fits is what a load would say."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from heliograph.cli.machine import PROBES, Facts, judge, look
-from heliograph.core.format import SLOTS
+from heliograph.cli.machine import PROBES, Facts, fit, judge, look
+from heliograph.core.format import MIB, SLOTS
+from heliograph.runtime.plan import MARGIN_PART, NODE_BYTES, least_units
+from tiny_core import UNIT, tiny_core
 
 GOOD = Facts(
     python=(3, 12),
@@ -69,3 +74,33 @@ def test_information_never_decides() -> None:
 
 def test_this_machine_passes() -> None:
     assert [finding for finding in judge(look()) if finding.ok is False] == []
+
+
+# ---- whether a core fits ---------------------------------------------------------------------------------------------
+CORE = tiny_core(text=True).core
+
+
+def test_units_fill_what_fixed_memory_executables_and_margin_leave() -> None:
+    budget = 64 * MIB
+    found = fit(CORE, budget)
+    room = budget - budget // MARGIN_PART - found["fixed_bytes"] - NODE_BYTES * sum(each.nodes for each in CORE.graphs)
+    assert (found["ok"], found["reason"], found["units"]) == (True, "", room // UNIT)
+    assert CORE.text is not None
+    assert found["tokens"] == found["units"] * CORE.text.block_tokens
+
+
+def test_one_byte_less_than_a_load_needs_does_not_fit() -> None:
+    least = bisect_left(range(64 * MIB), True, key=lambda budget: fit(CORE, budget)["ok"])
+    assert 0 < least < 64 * MIB
+    assert fit(CORE, least)["units"] == least_units(CORE)
+    short = fit(CORE, least - 1)
+    assert (short["ok"], short["units"], short["tokens"]) == (False, 0, 0)
+    assert short["reason"]
+    assert short["fixed_bytes"] == fit(CORE, least)["fixed_bytes"]
+
+
+def test_a_core_of_another_instruction_set_does_not_fit_whatever_memory_there_is() -> None:
+    target = msgspec.structs.replace(CORE.target, arch="rv64")
+    other = fit(msgspec.structs.replace(CORE, target=target), 64 * MIB)
+    assert (other["ok"], other["units"]) == (False, fit(CORE, 64 * MIB)["units"])
+    assert "rv64" in other["reason"]

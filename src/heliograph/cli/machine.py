@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import util
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from heliograph.core.target import check_target, this_host
 from heliograph.core.verify import VerifiedCore
 from heliograph.device import host, modules
 from heliograph.runtime.budget import available_bytes
+from heliograph.runtime.plan import fixed_bytes, plan_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +222,25 @@ PROBES: tuple[Callable[[Facts], Finding], ...] = (
 
 
 def fits(verified: VerifiedCore) -> dict[str, Any]:
-    """Whether a core fits this machine, and how many units of state (KV blocks, so tokens) would."""
-    core = verified.core
-    reason = misfit(core)
-    fixed = sum(region.size for region in core.regions)
-    grow = sum(region.grow for region in core.regions)
-    room = available_bytes() - fixed
-    if not reason and room < grow:
-        reason = f"needs {fixed + grow} bytes of memory, {available_bytes()} are available"
-    units = max(0, room // grow) if grow else 0
-    tokens = units * core.text.block_tokens if core.text else 0
-    return {"ok": not reason, "reason": reason, "fixed_bytes": fixed, "units": units, "tokens": tokens}
+    """Whether a core fits this machine now, and how many units of state (KV blocks, so tokens) would."""
+    return fit(verified.core, available_bytes())
+
+
+def fit(core: manifest.Core, budget: int) -> dict[str, Any]:
+    """The plan of a load that may use ``budget`` bytes and gives units all that is left. Units it has none if even the
+    least that a load needs does not fit."""
+    reason, units = misfit(core), 0
+    try:
+        units = plan_memory(core, budget=budget, granularity=PAGESIZE, fill=True).units
+    except errors.OutOfMemoryError as error:
+        reason = reason or f"{error.found}; required {error.required}"
+    return {
+        "ok": not reason,
+        "reason": reason,
+        "fixed_bytes": fixed_bytes(core, PAGESIZE),
+        "units": units,
+        "tokens": units * core.text.block_tokens if core.text else 0,
+    }
 
 
 def misfit(core: manifest.Core) -> str:

@@ -1,7 +1,7 @@
 """What serving captures of a Llama: decode and prefill, everything the caller fills and reads, the state.
 
 The inputs are complete from the first core on: a front that uses only some of them leaves the others at the values
-that :mod:`heliograph.runtime.generate` shows. One sampled row is one request; its slot is its place in ``history``
+that :mod:`heliograph.runtime.steps` shows. One sampled row is one request; its slot is its place in ``history``
 and ``last_token`` for as long as it lives. Real rows come first and ``real`` says how many they are; a padding row has
 position -1 (a token) and slot -1 (a sampled row) besides, and costs next to nothing. Of sampled padding rows the ids
 are -1, logits and logprobs 0.

@@ -38,6 +38,11 @@ class MemoryPlan:
         return self.fixed + self.executables + self.units * self.unit_bytes
 
 
+def fixed_bytes(core: Core, granularity: int) -> int:
+    """What the regions take before the first unit."""
+    return sum(_round_up(_fixed_bytes(each), granularity) for each in core.regions)
+
+
 def growing_region(core: Core) -> Region | None:
     """The one region that grows by units, if the core has one."""
     return next((region for region in core.regions if region.grow), None)
@@ -83,7 +88,7 @@ def plan_memory(
     """
     region = growing_region(core)
     unit_bytes = 0 if region is None else region.grow
-    fixed = sum(_round_up(_fixed_bytes(each), granularity) for each in core.regions)
+    fixed = fixed_bytes(core, granularity)
     nodes = [graph.nodes for graph in core.graphs]
     executables = NODE_BYTES * (max(nodes, default=0) if one_at_a_time else sum(nodes))
     margin = budget // MARGIN_PART
