@@ -74,8 +74,8 @@ SCHEMA: dict[str, dict[str, Any]] = {
     "tensor": {"name": "name", "offset": "count", "size": "count", "dtype": "text", "shape": "shape",
                "layout": "text", "source": "digest", "stored": "digest"},
     "choice": {"op": "name", "shape": "text", "variant": "name"},
-    "self_test": {"graph": "count", "units": "count", "cases": ["case"]},
-    "case": {"inputs": "digest", "outputs": "digest", "state": "digest"},
+    "self_test": {"graph": "count", "cases": ["case"]},
+    "case": {"inputs": "digest", "outputs": "digest", "state": "digest", "units": "count"},
     "text_model": {"tokenizer": "digest", "chat_template": "digest", "bos": "integer", "eos": ["count"],
                    "vocabulary": "count", "context": "count", "block_tokens": "count", "concurrency": "count",
                    "bos_text": "text", "eos_text": "text"},
@@ -453,8 +453,8 @@ def check_content(core: dict[str, Any]) -> None:
         inputs = [case["inputs"] for case in test["cases"]]
         need(len(inputs) >= 2 and (len(set(inputs)) >= 2 or input_bytes(core, test["graph"]) == 0), "M48")
         room = 0 if state is None else (state["span"] - state["grow_at"]) // state["grow"]
-        need(test["units"] <= room, "M48")
         for case in test["cases"]:
+            need(case["units"] <= room, "M48")
             need("0" * 64 not in case.values(), "M49")
     text = core["text"]
     if text is not None:

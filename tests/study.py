@@ -272,9 +272,9 @@ class Builder:
             choices=(),
             self_tests=tuple(
                 manifest.SelfTest(
-                    graph=number, units=UNITS,
+                    graph=number,
                     cases=tuple(
-                        manifest.Case(inputs=inputs[rows][case], outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST)
+                        manifest.Case(inputs=inputs[rows][case], outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST, units=UNITS)
                         for case in (0, 1, 0)
                     ),
                 )

@@ -327,8 +327,8 @@ def self_test_of(put: Callable[[bytes], str], number: int) -> SelfTest:
     cases = []
     for seed in (1, 2, 1):
         data = random.Random(10 * number + seed).randbytes(16 * ROWS[number])
-        cases.append(Case(inputs=put(data), outputs=digest(data), state=digest(bytes(padded(128)))))
-    return SelfTest(graph=number, units=1, cases=tuple(cases))
+        cases.append(Case(inputs=put(data), outputs=digest(data), state=digest(bytes(padded(128))), units=1))
+    return SelfTest(graph=number, cases=tuple(cases))
 
 
 def text_of(put: Callable[[bytes], str]) -> Text:

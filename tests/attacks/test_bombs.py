@@ -51,7 +51,7 @@ BOMBS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a shape of many extents": ("M4", lambda core: core["buffers"][0].update(shape=[1] * 100_000)),
     "a tensor that multiplies to much": ("M45", lambda core: core["weights"]["tensors"][0].update(
         shape=[(1 << 53) - 1] * 16)),
-    "units without end": ("M48", lambda core: core["self_tests"][0].update(units=(1 << 53) - 1)),
+    "units without end": ("M48", lambda core: core["self_tests"][0]["cases"][0].update(units=(1 << 53) - 1)),
     "a name of 16 MiB": ("M4", lambda core: core["buffers"][0].update(name="x" * (16 << 20))),
     "a blob of 2^53 bytes": ("M51", lambda core: core["modules"][0].update(size=(1 << 53) - 1)),
     "graphs of 2^53 bytes": ("M60", lambda core: core["graphs_file"].update(size=(1 << 53) - 1)),

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+import independent_reader
 from core.alter import Change, altered, independent_verdict, product_verdict
+from heliograph.core.encoding import encode
 from heliograph.core.format import (
     FORMAT,
     MAX_BLOB_BYTES,
@@ -184,7 +186,7 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "a self-test of no graph": ("M48", {"self_tests/1/graph": 2}),
     "one case": ("M48", {CASES: without(1, 2)}),
     "cases with equal inputs": ("M48", {CASES: without(1)}),
-    "units beyond the span": ("M48", {"self_tests/0/units": (1 << 40) // 256 * 2}),
+    "units beyond the span": ("M48", {"self_tests/0/cases/0/units": (1 << 40) // 256 * 2}),
     "unknown results": ("M49", {f"{CASES}/0/outputs": UNKNOWN_DIGEST}),
     "an unknown state": ("M49", {f"{CASES}/0/state": UNKNOWN_DIGEST}),
     "unknown inputs": ("M49", {f"{CASES}/0/inputs": UNKNOWN_DIGEST}),
@@ -247,7 +249,7 @@ ALLOWED: dict[str, Change] = {
     "no choices": {"choices": []},
     "a cap of 64 GiB": {"weights/cap": 64 << 30},
     "tied tensors of equal content": {f"{TENSORS}/3/source": OTHER},
-    "as many units as fit": {"self_tests/0/units": ((6 * (256 << 30)) - (8 << 30) - 384) // 256},
+    "as many units as fit": {"self_tests/0/cases/0/units": ((6 * (256 << 30)) - (8 << 30) - 384) // 256},
     "two cases": {CASES: without(2)},
     "no beginning of text": {"text/bos": -1},
     "the last token": {"text/eos": [31], "text/bos": 31},
@@ -292,3 +294,23 @@ def test_a_shape_has_at_most_16_extents() -> None:
     assert altered(record, {b("constants/table", "shape"): [1] * 16}).buffers
     with pytest.raises(msgspec.ValidationError):
         altered(record, {b("constants/table", "shape"): [1] * 17})
+
+
+@pytest.mark.parametrize(
+    "name", ["io/../x", "io/./x", "..", "io/x/", "/io", "io//x", "", "io/\u00e4", "io\\x", "a b", "a\n"]
+)
+def test_a_buffer_whose_name_is_none_is_refused(core: Core, name: str) -> None:
+    """M4"""
+    record = altered(core, {b("io/step/1/in/x", "name"): name})
+    assert product_verdict(record) == "M4"
+    with pytest.raises(independent_reader.Refused) as refused:
+        independent_reader.document(encode(record), "core")
+    assert refused.value.rule == "M4"
+
+
+@pytest.mark.parametrize("name", ["io/...", "io/.x", "x..", "~", "io/!/x"])
+def test_a_buffer_by_any_other_name_is_accepted(core: Core, name: str) -> None:
+    """M4"""
+    record = altered(core, {b("io/step/1/in/x", "name"): name})
+    assert product_verdict(record) == independent_verdict(record) == ""
+    independent_reader.document(encode(record), "core")

@@ -11,7 +11,8 @@ import pytest
 from heliograph.core.format import BLOBS, CORE_JSON, GRAPHS, SIGNATURE
 from heliograph.core.policy import Policy
 from heliograph.core.sign import scratch_key
-from heliograph.core.verify import verify, verify_text
+from heliograph.core.verify import verify
+from heliograph.core.verify_text import verify_text
 from heliograph.errors import CoreError, ExtraFileError, MissingFileError, SignatureError, TamperedError, UntrustedError
 from tiny_core import TinyCore, tiny_core
 
@@ -30,7 +31,7 @@ def test_it_says_what_the_whole_check_says(speaking: TinyCore, trusted: Policy, 
     path = speaking.write(tmp_path)
     text = verify_text(path, trusted)
     with verify(path, trusted) as whole:
-        assert (text.core, text.digest, text.name) == (whole.core, whole.digest, whole.name)
+        assert (text.core.text, text.digest, text.name) == (whole.core.text, whole.digest, whole.name)
         assert text.core.text is not None
         for blob in (text.core.text.tokenizer, text.core.text.chat_template):
             assert text.blob(blob) == whole.blob(blob)
@@ -40,7 +41,7 @@ def test_a_core_without_text_has_no_blobs(tiny: TinyCore, policy: Policy, tmp_pa
     text = verify_text(tiny.write(tmp_path), policy)
     assert text.core.text is None
     with pytest.raises(KeyError):
-        text.blob(text.core.modules[0].blob)
+        text.blob(text.core.blobs[0].digest)
 
 
 def flipped(path: Path, name: str) -> None:

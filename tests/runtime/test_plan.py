@@ -33,7 +33,8 @@ def core(*, grows: bool = True, text: bool = True, units: int = 3) -> manifest.C
     )  # fmt: skip
     state = region("state", 1000, UNIT, 4096) if grows else region("state", 1000)
     blob = manifest.Blob(digest=ZERO, size=0)
-    test = manifest.SelfTest(graph=0, units=units if grows else 0, cases=())
+    case = manifest.Case(inputs=ZERO, outputs=ZERO, state=ZERO, units=units if grows else 0)
+    test = manifest.SelfTest(graph=0, cases=(case, case))
     return manifest.Core(
         format=0, features=(), model="tiny", numerics="row-invariant", slot=0, buffers=(), modules=(), functions=(),
         target=manifest.Target(

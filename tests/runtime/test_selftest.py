@@ -12,7 +12,7 @@ from heliograph.core.verify import VerifiedCore
 from heliograph.errors import SelfTestError
 from heliograph.runtime.load import load
 from heliograph.runtime.program import Program
-from heliograph.runtime.selftest import self_test
+from heliograph.runtime.selftest import chosen_cases, self_test
 
 
 @pytest.fixture
@@ -30,12 +30,13 @@ def test_a_start_runs_two_cases_and_a_whole_test_all(program: Program) -> None:
     test = loaded.core.self_tests[0]
     first, second, *_ = test.cases
     last_is_wrong = msgspec.structs.replace(test, cases=(first, second, wrong(first)))
-    self_test(loaded, last_is_wrong, whole=False)
+    self_test(loaded, 0, chosen_cases(last_is_wrong, whole=False))
     with pytest.raises(SelfTestError) as refused:
-        self_test(loaded, last_is_wrong)
+        self_test(loaded, 0, chosen_cases(last_is_wrong, whole=True))
     assert "case 2" in refused.value.doing
+    second_is_wrong = msgspec.structs.replace(test, cases=(first, wrong(second), first))
     with pytest.raises(SelfTestError) as refused:
-        self_test(loaded, msgspec.structs.replace(test, cases=(first, wrong(second), first)), whole=False)
+        self_test(loaded, 0, chosen_cases(second_is_wrong, whole=False))
     assert "case 1" in refused.value.doing
 
 

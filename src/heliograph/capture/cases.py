@@ -26,9 +26,10 @@ def self_tests(recording: Recording, writer: DraftWriter) -> tuple[tuple[manifes
         cases = []
         for case, given in enumerate(_test_inputs(recording, recorded)):
             inputs = writer.put_blob(b"".join(given.inputs[field.name] for field in recorded.walked.inputs))
-            cases.append(manifest.Case(inputs=inputs, outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST))
+            units = recording.spec.units if given.units is None else given.units
+            cases.append(manifest.Case(inputs=inputs, outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST, units=units))
             padding += _padding(recording, index, case, recorded, given)
-        tests.append(manifest.SelfTest(graph=index, units=recording.spec.units, cases=tuple(cases)))
+        tests.append(manifest.SelfTest(graph=index, cases=tuple(cases)))
     return tuple(tests), tuple(padding)
 
 

@@ -63,10 +63,12 @@ class EntrySpec:
 @dataclass(frozen=True, slots=True)
 class Example:
     """Valid inputs of a bucket as raw bytes, shared ones included. ``real_rows`` says how many of each dimension's
-    rows are no padding; outputs and inputs of the others are left out of comparisons and poisoned."""
+    rows are no padding; outputs and inputs of the others are left out of comparisons and poisoned. ``units`` says how
+    many of the first units of growing state it may touch, if not all that the spec states."""
 
     inputs: Mapping[str, bytes]
     real_rows: Mapping[str, int] | None = None
+    units: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

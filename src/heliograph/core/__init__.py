@@ -19,7 +19,9 @@ Reading order:
 - ``catalogue``   graphs.safetensors against core.json
 - ``image``       what a kernel image must be
 - ``target``      whether a core fits a machine
+- ``signed``      the first steps of every verification; how blobs are read
 - ``verify``      the only maker of a ``VerifiedCore``
+- ``verify_text`` the text of a core for who does not run it
 - ``weights``     chunks of the weights, read and checked
 - ``storage``     synced writes, holes, rename without replacing
 - ``store``       blobs shared between cores by content

@@ -17,7 +17,8 @@ _PART = r"(?!\.\.?(?:/|\Z))[!-.0-\[\]-~]+"  # printable ASCII without "/" and "\
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]  # BLAKE3 unless stated otherwise
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[1-9a-f][0-9a-f]{0,15}\Z")]  # "0x100100000000"
-Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"^{_PART}(?:/{_PART})*\Z")]
+NAME = rf"^{_PART}(?:/{_PART})*\Z"
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=NAME)]
 Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
@@ -61,7 +62,7 @@ class Slice(Record, frozen=True, kw_only=True):
 class Buffer(Record, frozen=True, kw_only=True):
     """A named, typed place in a region. Names are op instance path, output, bucket."""
 
-    name: Name
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]  # a Name: `rules.memory` looks at all of them at once
     role: str
     offset: Count
     size: Count  # bytes; of a growing buffer: of one unit
@@ -147,14 +148,14 @@ class Case(Record, frozen=True, kw_only=True):
 
     inputs: Digest  # blob: the bytes of the bucket's inputs, in the order of its fields
     outputs: Digest  # BLAKE3 over the outputs, in the order of the bucket's fields
-    state: Digest  # BLAKE3 over the units of growth in use and the fixed part of `state`
+    state: Digest  # BLAKE3 over the fixed part of `state` and units 1 to `units` - 1 of growth
+    units: Count  # of growth that the run may touch
 
 
 class SelfTest(Record, frozen=True, kw_only=True):
-    """Before the first case the fixed part of `state` is zero and its first `units` units hold the test pattern."""
+    """Before the first case the fixed part of `state` is zero and the units of the cases hold the test pattern."""
 
     graph: Count
-    units: Count
     cases: tuple[Case, ...]
 
 

@@ -1,5 +1,4 @@
-"""The only maker of a VerifiedCore and of a VerifiedText: one fixed order (docs/core-format.md 8), each check by its
-rule.
+"""The only maker of a VerifiedCore: one fixed order (docs/core-format.md 8), each check by its rule.
 
 Everything is read once and kept: the bytes that were checked are the bytes that are used. Nothing outside the core's
 folder is opened, and nothing in it by a name that core.json made up.
@@ -7,34 +6,24 @@ folder is opened, and nothing in it by a name that core.json made up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from heliograph.core.catalogue import check_catalogue
 from heliograph.core.columns import read_columns
-from heliograph.core.digest import digest
 from heliograph.core.encoding import decode
 from heliograph.core.envelope import (
-    Envelope,
-    Statement,
-    check_signatures,
     check_subject,
-    decode_envelope,
-    decode_statement,
-    is_draft,
 )
 from heliograph.core.folder import CoreFolder
 from heliograph.core.format import (
-    BLOBS,
     CORE_JSON,
     GRAPHS,
     MAX_GRAPHS_BYTES,
     MAX_JSON_BYTES,
-    MAX_SIGNATURE_BYTES,
     PROVENANCE_JSON,
-    SIGNATURE,
 )
 from heliograph.core.image import check_image
 from heliograph.core.manifest import Core, Provenance
@@ -42,20 +31,9 @@ from heliograph.core.policy import Policy
 from heliograph.core.refusal import refusal
 from heliograph.core.rules.content import held_in_memory
 from heliograph.core.rules.meaning import check_meaning
+from heliograph.core.signed import Signed, check_digest, read_blobs, read_signed
 from heliograph.core.target import Machine, check_target
 from heliograph.core.weights import WeightFiles
-from heliograph.errors import DraftError, SignatureError, TamperedError
-
-
-@dataclass(frozen=True, slots=True)
-class _Signed:
-    """What the first three steps found: who signed which core.json."""
-
-    statement: Statement
-    draft: bool
-    signers: tuple[str, ...]
-    core: Core
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +41,8 @@ class _Checked:
     """What ``verify`` found. Made there only, which makes a VerifiedCore a proof."""
 
     folder: CoreFolder
-    signed: _Signed
+    signed: Signed
+    core: Core
     provenance: Provenance
     columns: Mapping[str, memoryview]
     blobs: Mapping[str, bytes]
@@ -76,7 +55,7 @@ class VerifiedCore:
         signed = checked.signed
         self._folder = checked.folder
         self._blobs = checked.blobs
-        self.core = signed.core
+        self.core = checked.core
         self.provenance = checked.provenance
         self.digest = signed.digest  # SHA-256 of core.json
         self.name = signed.statement.predicate.name  # as signed, whatever the folder is called
@@ -85,7 +64,7 @@ class VerifiedCore:
         self.draft = signed.draft
         self.signers = signed.signers  # ids of the trusted keys that signed
         self.columns = checked.columns  # the checked bytes of graphs.safetensors
-        self._weights = WeightFiles(checked.folder, signed.core.weights, checked.columns["weights.chunks"])
+        self._weights = WeightFiles(checked.folder, checked.core.weights, checked.columns["weights.chunks"])
 
     def blob(self, digest: str) -> bytes:
         """A checked blob: kernel image, initial content, self-test inputs, tokenizer file. KeyError for weights."""
@@ -120,23 +99,6 @@ class VerifiedCore:
         self.close()
 
 
-class VerifiedText:
-    """What a process that only speaks for a core needs of it: its name, what it says about text, the tokenizer.
-
-    Signature, core.json and these blobs were checked; templates, images and weights were not read.
-    """
-
-    def __init__(self, signed: _Signed, blobs: Mapping[str, bytes]) -> None:
-        self._blobs = blobs
-        self.core = signed.core
-        self.digest = signed.digest
-        self.name = signed.statement.predicate.name
-
-    def blob(self, digest: str) -> bytes:
-        """The tokenizer or the chat template; KeyError for any other."""
-        return self._blobs[digest]
-
-
 def verify(path: Path, policy: Policy, accept_draft: bool = False, machine: Machine | None = None) -> VerifiedCore:
     """Checks everything but the weights' bytes. With ``machine`` the core must also be made for it.
 
@@ -151,20 +113,12 @@ def verify(path: Path, policy: Policy, accept_draft: bool = False, machine: Mach
         raise
 
 
-def verify_text(path: Path, policy: Policy) -> VerifiedText:
-    """The first steps of :func:`verify`, and the blobs that text needs. Raises what ``verify`` would."""
-    folder = CoreFolder(path)
-    try:
-        signed = _check_signed(folder, policy, accept_draft=False)
-        text = signed.core.text
-        return VerifiedText(signed, _blobs(folder, signed.core, {text.tokenizer, text.chat_template} if text else ()))
-    finally:
-        folder.close()
-
-
 def _check(folder: CoreFolder, policy: Policy, accept_draft: bool, machine: Machine | None) -> _Checked:
-    signed = _check_signed(folder, policy, accept_draft)
-    core = signed.core
+    # 1. names, kinds, sizes, 2. the signature, 3. core.json
+    signed = read_signed(folder, policy, accept_draft)
+    core = decode(signed.core_json, Core, f"reading {folder.path / CORE_JSON}")
+    check_meaning(core, signed.draft)
+    folder.check_blobs({blob.digest: blob.size for blob in core.blobs})
     # 4. provenance.json
     data = folder.read(PROVENANCE_JSON, MAX_JSON_BYTES)
     check_subject(signed.statement, PROVENANCE_JSON, data)
@@ -175,53 +129,13 @@ def _check(folder: CoreFolder, policy: Policy, accept_draft: bool, machine: Mach
         )
     # 5. templates, 6. images and other blobs
     columns = _templates(folder, core)
-    blobs = _blobs(folder, core, held_in_memory(core))
+    blobs = read_blobs(folder, {blob.digest: blob.size for blob in core.blobs}, held_in_memory(core))
     for module in core.modules:
         check_image(blobs[module.blob], module.family, core.target)
     # 7. the target
     if machine is not None:
         check_target(core.target, machine)
-    return _Checked(folder, signed, provenance, columns, blobs)
-
-
-def _check_signed(folder: CoreFolder, policy: Policy, accept_draft: bool) -> _Signed:
-    # 1. names, kinds, sizes
-    folder.check_names()
-    # 2. the signature, before anything that it covers is parsed
-    envelope = decode_envelope(folder.read(SIGNATURE, MAX_SIGNATURE_BYTES))
-    draft = is_draft(envelope)
-    if draft and not accept_draft:
-        raise DraftError(
-            f"opening {folder.path}",
-            found="a draft (M26)",
-            required="a finished core",
-            hint="a capture is writing it, or died: wait for it, or delete the folder and capture again",
-        )
-    signers = _signers(folder, policy, envelope)
-    statement = decode_statement(envelope)
-    # 3. core.json
-    data = folder.read(CORE_JSON, MAX_JSON_BYTES)
-    core_digest = check_subject(statement, CORE_JSON, data)
-    core = decode(data, Core, f"reading {folder.path / CORE_JSON}")
-    check_meaning(core, draft)
-    folder.check_blobs({blob.digest: blob.size for blob in core.blobs})
-    return _Signed(statement, draft, signers, core, core_digest)
-
-
-def _signers(folder: CoreFolder, policy: Policy, envelope: Envelope) -> tuple[str, ...]:
-    """M22. A signature that names a trusted key but is not by it was altered; other keys are unknown here."""
-    signers = check_signatures(envelope, policy.keys)
-    if signers:
-        return signers
-    hints = tuple(signature.keyid for signature in envelope.signatures)
-    if not hints or any(hint in policy.keys for hint in hints):
-        raise SignatureError(
-            f"checking who signed {folder.path}",
-            found=f"{len(hints)} signatures, none of them valid",
-            required="a valid signature by a trusted key (M22)",
-            hint="the signature was altered, or belongs to another core; fetch the core again",
-        )
-    raise policy.untrusted(str(folder.path), hints)
+    return _Checked(folder, signed, core, provenance, columns, blobs)
 
 
 def _templates(folder: CoreFolder, core: Core) -> dict[str, memoryview]:
@@ -229,31 +143,10 @@ def _templates(folder: CoreFolder, core: Core) -> dict[str, memoryview]:
     if size > MAX_GRAPHS_BYTES:
         raise refusal(f"reading {folder.path / GRAPHS}", f"{size} bytes", f"at most {MAX_GRAPHS_BYTES}", "M60")
     data = folder.read_exactly(GRAPHS, size)
-    _same(folder.path / GRAPHS, data, core.graphs_file.digest)
+    check_digest(folder.path / GRAPHS, data, core.graphs_file.digest)
     columns = read_columns(data)
     check_catalogue(core, columns)
     return columns
-
-
-def _blobs(folder: CoreFolder, core: Core, names: Iterable[str]) -> dict[str, bytes]:
-    """The named blobs, whose bytes have that digest."""
-    sizes = {blob.digest: blob.size for blob in core.blobs}
-    blobs = {}
-    for name in names:
-        blobs[name] = folder.read_blob(name, sizes[name])
-        _same(folder.path / BLOBS / name, blobs[name], name)
-    return blobs
-
-
-def _same(path: Path, data: bytes, expected: str) -> None:
-    found = digest(data)
-    if found != expected:
-        raise TamperedError(
-            f"reading {path}",
-            found=f"BLAKE3 {found}",
-            required=f"{expected}, as signed (M13)",
-            hint="fetch the core again from where it came",
-        )
 
 
 def verify_weights(verified: VerifiedCore, progress: Callable[[int], None] | None = None) -> None:

@@ -18,8 +18,8 @@ from heliograph.ops.sample import BIASES
 
 PADDING = -1
 MASKS_IN_USE = 2
-STARTING_ROWS = (1, 7)  # one or several groups of rows in the kernels
-STARTING_TOKENS = (2, 9)
+STARTING_ROWS = (1, 3)
+STARTING_TOKENS = (2, 4)
 CODES = {"i32": "i", "f32": "f", "i64": "q"}
 Column = tuple[str, Sequence[float]]  # type, values
 
@@ -33,7 +33,7 @@ def example(config: LlamaConfig, serving: Serving, entry: str, bucket: Mapping[s
     else:
         columns, real_rows = _prefill(config, serving, draw, bucket["tokens"], seed)
     columns["masks"] = ("i32", _masks(config, serving, draw))
-    return Example({name: _bytes(*column) for name, column in columns.items()}, real_rows)
+    return Example({name: _bytes(*column) for name, column in columns.items()}, real_rows, _units(serving, seed))
 
 
 def _decode(
@@ -41,7 +41,7 @@ def _decode(
 ) -> tuple[dict[str, Column], dict[str, int]]:
     real = _real(draw, rows, seed, STARTING_ROWS)
     padding = rows - real
-    blocks = iter(draw.sample(range(1, serving.example_units), real + -(-real // ROWS_PER_LONG_ROW)))
+    blocks = iter(draw.sample(range(1, _units(serving, seed)), real + -(-real // ROWS_PER_LONG_ROW)))
     lengths = [2 if row % ROWS_PER_LONG_ROW == 0 else 1 for row in range(real)]  # in blocks
     positions = [draw.randrange(min(length * serving.block_tokens, serving.context)) for length in lengths]
     ids = [draw.choice((PADDING, draw.randrange(config.vocabulary))) for _ in range(real)]
@@ -68,7 +68,7 @@ def _prefill(
     columns: dict[str, Column] = {
         "ids": ("i32", [draw.randrange(config.vocabulary) for _ in range(real)] + [0] * padding),
         "positions": ("i32", [*range(start, start + real), *[PADDING] * padding]),
-        "tables": ("i32", _table(serving, draw.sample(range(1, serving.example_units), used))),
+        "tables": ("i32", _table(serving, draw.sample(range(1, _units(serving, seed)), used))),
         "real": ("i32", [real]),
         "last_row": ("i32", [real - 1]),
         "slots": ("i32", [draw.randrange(serving.concurrency)]),
@@ -81,6 +81,14 @@ def _real(draw: random.Random, extent: int, seed: int, starting: tuple[int, int]
     if seed < len(starting):
         return min(extent, starting[seed])
     return extent - (draw.randrange(extent // 2 + 1) if seed > len(starting) else 0)
+
+
+def _units(serving: Serving, seed: int) -> int:
+    """Blocks that an example chooses from, the padding block included. A start fills and compares them: it has few."""
+    if seed >= len(STARTING_ROWS):
+        return serving.example_units
+    chunk = -(-(LARGEST_START + max(STARTING_TOKENS)) // serving.block_tokens)
+    return min(2 + max(2 * max(STARTING_ROWS), chunk), serving.example_units)
 
 
 def _sampling(config: LlamaConfig, draw: random.Random, lengths: Sequence[int], padding: int) -> dict[str, Column]:

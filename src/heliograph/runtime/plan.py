@@ -50,7 +50,7 @@ def growing_region(core: Core) -> Region | None:
 
 def tested_units(core: Core) -> int:
     """Units that the self-tests touch: fewer cannot be loaded."""
-    return max((test.units for test in core.self_tests), default=0)
+    return max((case.units for test in core.self_tests for case in test.cases), default=0)
 
 
 def least_units(core: Core) -> int:

@@ -25,7 +25,7 @@ from heliograph.errors import DeviceError, SelfTestError, UsageError
 from heliograph.runtime.gate import Gate, State, Use
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.memory import Bytes
-from heliograph.runtime.selftest import clear_state, cleared, kept, self_test
+from heliograph.runtime.selftest import chosen_cases, clear_state, cleared, kept, self_test
 
 Shape = Mapping[str, int]
 
@@ -196,14 +196,14 @@ class Program:
                     self._test(segment.graph, whole=False)
 
     def _test(self, graph: int, *, whole: bool) -> None:
-        test = self.core.self_tests[graph]
+        cases = chosen_cases(self.core.self_tests[graph], whole=whole)
         self._passed.discard(graph)
         self._loaded.drain()
         for segment in self._loaded.bucket_of(graph).segments:
             self._loaded.catalogue.executable(segment.graph)
         undisturbed = cleared if self.status is State.LOADING else kept
-        with undisturbed(self._loaded, test):
-            self_test(self._loaded, test, whole=whole)
+        with undisturbed(self._loaded, graph, cases):
+            self_test(self._loaded, graph, cases)
         self._passed.add(graph)
 
     def _faults(self) -> _Faults:

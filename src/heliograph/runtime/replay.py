@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from blake3 import blake3
 
 from heliograph._native import Executable
-from heliograph.core.manifest import Bucket, Digest, Field, Phase, Record
+from heliograph.core.manifest import Bucket, Case, Digest, Field, Phase, Record
 from heliograph.core.report import Counter, GraphReport, Narrowed, Padding
 from heliograph.errors import DriverError
 from heliograph.runtime.loaded import Loaded
@@ -107,29 +107,29 @@ class Replayer:
 
     def replay(self, graph: int, *, cases: int | None = None) -> list[CaseRun]:
         """The cases of a built graph, from the state that a self-test starts with."""
-        test = self._loaded.core.self_tests[graph]
-        prepare_state(self._loaded, test.units)
+        chosen = self._loaded.core.self_tests[graph].cases[:cases]
+        units = prepare_state(self._loaded, chosen)
         region = self._loaded.growing
-        if self._poison and region is not None and test.units:
+        if self._poison and region is not None and units:
             self._loaded.memory.fill(region.role, region.grow_at, POISON, region.grow)
-        runs = [self._run_case(graph, case, test.units) for case in range(len(test.cases[:cases]))]
+        runs = [self._run_case(graph, number, case) for number, case in enumerate(chosen)]
         self.constants.compare()
         return runs
 
-    def _run_case(self, graph: int, case: int, units: int) -> CaseRun:
+    def _run_case(self, graph: int, number: int, case: Case) -> CaseRun:
         loaded, bucket = self._loaded, self._loaded.bucket_of(graph)
         self._fill_scratch()
-        loaded.write_inputs(bucket, loaded.verified.blob(loaded.core.self_tests[graph].cases[case].inputs))
+        loaded.write_inputs(bucket, loaded.verified.blob(case.inputs))
         for field in bucket.inputs:
-            row = self._real.get((graph, case, False, field.name))
+            row = self._real.get((graph, number, False, field.name))
             if self._poison and row is not None and row.poison:
                 self._fill(field, row.real_bytes, POISON)
         for field in bucket.outputs:
             self._fill(field, 0, POISON if self._poison else 0)
-        self._at(graph, case)
+        self._at(graph, number)
         loaded.launch(bucket)
         loaded.drain()
-        return self._result(graph, case, bucket, units)
+        return self._result(graph, number, bucket, case.units)
 
     def _fill(self, field: Field, begin: int, value: int) -> None:
         buffer = self._loaded.buffer(field)

@@ -1,13 +1,13 @@
 """A graph's self-test: its stored inputs are run and the results compared with those that the checker recorded.
 
-Before the first case the fixed part of ``state`` is zero, its first units hold the test pattern and ``persistent``
-has its initial content; nothing is set back between the cases. Outputs are zeroed before each case. Unit 0 of growth
-is padding, where rows of no request may write in any order: it is left out of the digest.
+Before the first case the fixed part of ``state`` is zero, the units that the cases touch hold the test pattern and
+``persistent`` has its initial content; nothing is set back between the cases. Outputs are zeroed before each case.
+Unit 0 of growth is padding, where rows of no request may write in any order: it is left out of the digest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,9 +30,9 @@ class CaseResult:
     state: str
 
 
-def run_case(loaded: Loaded, bucket: Bucket, inputs: bytes, units: int) -> CaseResult:
+def run_case(loaded: Loaded, bucket: Bucket, case: Case) -> CaseResult:
     """One replay of a bucket whose graphs are built."""
-    loaded.write_inputs(bucket, inputs)
+    loaded.write_inputs(bucket, loaded.verified.blob(case.inputs))
     for field in bucket.outputs:
         buffer = loaded.buffer(field)
         loaded.memory.fill(buffer.role, buffer.offset, 0, buffer.size)
@@ -41,7 +41,7 @@ def run_case(loaded: Loaded, bucket: Bucket, inputs: bytes, units: int) -> CaseR
     outputs = blake3()
     for data in loaded.read_fields(bucket.outputs):
         outputs.update(data)
-    return CaseResult(outputs.hexdigest(), state_digest(loaded, units))
+    return CaseResult(outputs.hexdigest(), state_digest(loaded, case.units))
 
 
 def state_digest(loaded: Loaded, units: int) -> str:
@@ -62,14 +62,20 @@ def fixed_state(loaded: Loaded) -> int:
     return next((region.size for region in loaded.core.regions if region.role == "state"), 0)
 
 
-def prepare_state(loaded: Loaded, units: int) -> None:
-    """What every self-test starts from."""
+def touched_units(cases: Sequence[Case]) -> int:
+    """The first units of growth, as many as any of the cases may touch."""
+    return max((case.units for case in cases), default=0)
+
+
+def prepare_state(loaded: Loaded, cases: Sequence[Case]) -> int:
+    """What cases start from; gives the number of units that hold the test pattern."""
     loaded.memory.fill("state", 0, 0, fixed_state(loaded))
-    region = loaded.growing
+    region, units = loaded.growing, touched_units(cases)
     if region is not None and units:
         dtype = next(buffer.dtype for buffer in loaded.core.buffers if buffer.grows)
         loaded.memory.write(region.role, region.grow_at, state_pattern(dtype, region.grow * units))
     loaded.restore_initial("persistent")
+    return units
 
 
 def clear_state(loaded: Loaded, units: int) -> None:
@@ -87,16 +93,20 @@ def distinct_cases(test: SelfTest) -> int:
     return next((number for number, each in enumerate(inputs) if each in inputs[:number]), len(inputs))
 
 
-def self_test(loaded: Loaded, test: SelfTest, *, whole: bool = True) -> None:
-    """Runs the cases; unless it is the ``whole`` test, the first two different ones, which is what a start can afford.
+def chosen_cases(test: SelfTest, *, whole: bool) -> Sequence[Case]:
+    """All cases of the ``whole`` test; else the first two different ones, which is what a start can afford."""
+    return test.cases if whole else test.cases[: min(STARTING_CASES, distinct_cases(test))]
+
+
+def self_test(loaded: Loaded, graph: int, cases: Sequence[Case]) -> None:
+    """Runs a graph's cases, from its first one on.
 
     SelfTestError names graph, case and what differs. State is left as the cases left it.
     """
-    bucket = loaded.bucket_of(test.graph)
-    prepare_state(loaded, test.units)
-    for number, case in enumerate(test.cases[: None if whole else min(STARTING_CASES, distinct_cases(test))]):
-        result = run_case(loaded, bucket, loaded.verified.blob(case.inputs), test.units)
-        _compare(loaded.core.graphs[test.graph].name, number, result, case)
+    bucket = loaded.bucket_of(graph)
+    prepare_state(loaded, cases)
+    for number, case in enumerate(cases):
+        _compare(loaded.core.graphs[graph].name, number, run_case(loaded, bucket, case), case)
 
 
 def _compare(graph: str, number: int, result: CaseResult, case: Case) -> None:
@@ -111,24 +121,24 @@ def _compare(graph: str, number: int, result: CaseResult, case: Case) -> None:
 
 
 @contextmanager
-def cleared(loaded: Loaded, test: SelfTest) -> Iterator[None]:
+def cleared(loaded: Loaded, graph: int, cases: Sequence[Case]) -> Iterator[None]:
     """Puts back what a self-test before the first launch disturbs: everything was zero, or had its initial content."""
     try:
         yield
     finally:
-        clear_state(loaded, test.units)
-        for role, offset, size in _fields(loaded, test):
+        clear_state(loaded, touched_units(cases))
+        for role, offset, size in _fields(loaded, graph):
             loaded.memory.fill(role, offset, 0, size)
 
 
 @contextmanager
-def kept(loaded: Loaded, test: SelfTest) -> Iterator[None]:
+def kept(loaded: Loaded, graph: int, cases: Sequence[Case]) -> Iterator[None]:
     """Puts back what a self-test between two launches disturbs: state, persistent memory, inputs and outputs."""
     spans = [("state", 0, fixed_state(loaded)), ("persistent", 0, loaded.memory.mapped("persistent"))]
     region = loaded.growing
     if region is not None:
-        spans.append((region.role, region.grow_at, region.grow * test.units))
-    spans += _fields(loaded, test)
+        spans.append((region.role, region.grow_at, region.grow * touched_units(cases)))
+    spans += _fields(loaded, graph)
     before = [(role, offset, loaded.memory.read(role, offset, size)) for role, offset, size in spans if size]
     try:
         yield
@@ -137,8 +147,8 @@ def kept(loaded: Loaded, test: SelfTest) -> Iterator[None]:
             loaded.memory.write(role, offset, data)
 
 
-def _fields(loaded: Loaded, test: SelfTest) -> list[tuple[str, int, int]]:
+def _fields(loaded: Loaded, graph: int) -> list[tuple[str, int, int]]:
     """Role, offset and size of the inputs and outputs that the test writes."""
-    bucket = loaded.bucket_of(test.graph)
+    bucket = loaded.bucket_of(graph)
     buffers = [loaded.buffer(field) for field in (*bucket.inputs, *bucket.outputs)]
     return [(buffer.role, buffer.offset, buffer.size) for buffer in buffers]

@@ -10,13 +10,16 @@ import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenizers import AddedToken, Tokenizer
 
-from heliograph.core.verify import VerifiedCore, VerifiedText
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
 from heliograph.runtime.template import ChatTemplate
+
+if TYPE_CHECKING:
+    from heliograph.core.verify import VerifiedCore
+    from heliograph.core.verify_text import VerifiedText
 
 # Characters that mark nothing in any text meant for interchange (Unicode 23.7).
 NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))

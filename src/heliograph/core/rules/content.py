@@ -38,13 +38,13 @@ def check_self_tests(core: Core, draft: bool) -> None:
         need = input_bytes(core, buckets[test.graph])
         if len(test.cases) < 2 or (len(inputs) < 2 and need > 0):
             raise refusal(DOING, f"{len(test.cases)} cases for graph {test.graph}", "two that differ in inputs", "M48")
-        if (test.units and not grow) or test.units * grow > room:
-            raise refusal(DOING, f"{test.units} units of {grow} bytes", f"units that fit into {room} bytes", "M48")
-        check_known(test, draft)
+        check_cases(test, draft, grow, room)
 
 
-def check_known(test: SelfTest, draft: bool) -> None:
+def check_cases(test: SelfTest, draft: bool, grow: int, room: int) -> None:
     for case in test.cases:
+        if (case.units and not grow) or case.units * grow > room:
+            raise refusal(DOING, f"{case.units} units of {grow} bytes", f"units that fit into {room} bytes", "M48")
         if case.inputs == UNKNOWN_DIGEST or (not draft and UNKNOWN_DIGEST in {case.outputs, case.state}):
             raise refusal(DOING, f"graph {test.graph} with unknown results", "every result known", "M49")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import pairwise
 from math import prod
@@ -16,10 +17,11 @@ from heliograph.core.format import (
     SLOT_STRIDE,
     SLOTS,
 )
-from heliograph.core.manifest import Buffer, Core, Region
+from heliograph.core.manifest import NAME, Buffer, Core, Region
 from heliograph.core.refusal import refusal
 
 DOING = "checking core.json"
+NAME_BYTES = bytes(byte for byte in range(0x21, 0x7F) if byte != 0x5C)  # of a Name, the slash included
 _WORD = 4 << 30  # bytes of addresses that share their high 32 bits
 
 
@@ -77,6 +79,7 @@ def check_initial(region: Region) -> None:
 
 def check_buffers(core: Core) -> None:
     """One pass: a core of a language model has 10,000 buffers and more, and a worker waits for this."""
+    check_names([buffer.name for buffer in core.buffers])
     limits = {region.role: region.size for region in core.regions}
     growing: list[Buffer] = []
     for buffer in core.buffers:
@@ -105,6 +108,16 @@ def check_buffers(core: Core) -> None:
     for region in core.regions:
         check_growth(region, [buffer for buffer in growing if buffer.role == region.role])
     check_distance(core)
+
+
+def check_names(names: list[str]) -> None:
+    """Each is a Name of the format. As one text: a pattern for each of them costs ten times as much."""
+    text = f"/{'/'.join(names)}/"
+    parts = ("//", "/./", "/../")
+    if text.isascii() and not text.encode().translate(None, NAME_BYTES) and not any(part in text for part in parts):
+        return
+    wrong = next((name for name in names if re.fullmatch(NAME, name) is None), "")
+    raise refusal(DOING, f"a buffer named {wrong!r}", "parts of printable ASCII, not . or .., between slashes", "M4")
 
 
 def check_growth(region: Region, growing: list[Buffer]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heliograph.core.manifest import Text as TextFacts
 from heliograph.core.policy import Policy
-from heliograph.core.verify import verify_text
+from heliograph.core.verify_text import verify_text
 from heliograph.errors import UsageError
 from heliograph.runtime.text import Text
 
