@@ -194,7 +194,7 @@ def dequantised(model: PreTrainedModel, matrices: str) -> PreTrainedModel:
     return model
 
 
-def capture_small(path: Path, cores: Path) -> Path:
+def capture_small(path: Path, cores: Path, serving: Serving = SMALL) -> Path:
     """The signed core of a model's files, with few and small buckets."""
-    loaded = load_model(path, serving=SMALL)
+    loaded = load_model(path, serving=serving)
     return capture(loaded.model, loaded.spec, cores=cores, name="tiny", consume=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,61 +14,10 @@ from typing import Any
 
 import openai
 import pytest
+from real_server import COMPLETIONS, PATIENCE, Running, command_of, complete, eventually, gauge, running_server
 from wire import ask, connect, post
 
 from tiny_models import capture_small, random_model, write_hf
-
-PATIENCE = 120.0
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-
-
-class Running:
-    """A server's process and what it says, one JSON object a line."""
-
-    def __init__(self, core: Path, *options: str) -> None:
-        command = [str(Path(sys.executable).parent / "heliograph"), "serve", str(core), "--port", "0", "--json"]
-        self.process = subprocess.Popen(
-            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-        )
-        self.said: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.said.extend(map(json.loads, self.process.stdout))
-
-    def heard(self, event: str) -> list[dict[str, Any]]:
-        return [each for each in self.said if each["event"] == event]
-
-    def until(self, event: str, count: int = 1) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
-        while len(self.heard(event)) < count:
-            assert time.monotonic() < deadline, self.said
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.01)
-        return self.heard(event)[count - 1]
-
-    @property
-    def url(self) -> str:
-        return str(self.until("listening")["url"])
-
-    def workers(self) -> list[int]:
-        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [each for each in map(int, found) if b"heliograph.serve.worker" in _command(each)]
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        return code
-
-
-def _command(process: int) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return b""
 
 
 @pytest.fixture(scope="module")
@@ -83,31 +29,8 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(core: Path) -> Iterator[Running]:
-    server = Running(core)
-    try:
-        server.until("ready")
+    with running_server(core) as server:
         yield server
-    finally:
-        assert server.end() == 0
-
-
-def complete(server: Running, **fields: Any) -> dict[str, Any]:
-    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 20, "ignore_eos": True} | fields
-    answer = ask(server.url, COMPLETIONS, body)
-    assert answer.status == 200, answer.body
-    return answer.json
-
-
-def gauge(server: Running, name: str) -> float:
-    lines = ask(server.url, "/metrics").body.decode().splitlines()
-    return float(next(line for line in lines if line.startswith(f"heliograph_{name} ")).split()[1])
-
-
-def eventually(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_official_client_streams_what_it_gets_whole(running: Running) -> None:
@@ -214,7 +137,7 @@ def test_a_signal_ends_the_server_and_its_worker(core: Path) -> None:
     server.until("ready")
     (worker,) = server.workers()
     assert server.end() == 0
-    assert _command(worker) == b""
+    assert command_of(worker) == b""
     assert server.heard("draining")
 
 
@@ -224,7 +147,7 @@ def test_a_signal_before_ready_ends_it_too(core: Path) -> None:
     server.until("phase")
     (worker,) = server.workers()
     assert server.end() == 0
-    eventually(lambda: _command(worker) == b"")
+    eventually(lambda: command_of(worker) == b"")
 
 
 def test_a_core_that_was_altered_is_not_served(core: Path, tmp_path: Path) -> None:
