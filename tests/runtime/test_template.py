@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import jinja2.ext
@@ -211,3 +213,42 @@ def test_closed_template_leaves_no_process_behind() -> None:
     process = template._process.pid
     del template
     assert not os.path.exists(f"/proc/{process}")
+
+
+def test_template_that_does_not_compile_fails_the_same_way_each_time() -> None:
+    template = ChatTemplate(HOSTILE["syntax"])
+    found = []
+    for _ in range(2):
+        with pytest.raises(TemplateError) as error:
+            template.render({})
+        found.append(error.value.found)
+    template.close()
+    assert found[0] == found[1]
+
+
+def test_template_renders_in_a_process_with_thousands_of_open_files() -> None:
+    """As a server with as many connections is, when a template that made its process die gets another one."""
+    held = [os.dup(0) for _ in range(1100)]
+    try:
+        template = ChatTemplate("ok")
+        assert template.render({}) == "ok"
+        template.close()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def test_interrupt_of_the_terminal_does_not_reach_the_renderer() -> None:
+    """It goes to the whole process group; a server that it ends still answers what it has begun."""
+    script = (
+        "import os, signal\n"
+        "from heliograph.runtime.template import ChatTemplate\n"
+        "template = ChatTemplate('{{ n }}')\n"
+        "template.render({'n': 1})\n"
+        "signal.signal(signal.SIGINT, lambda *_: None)\n"
+        "os.killpg(0, signal.SIGINT)\n"
+        "print(template.render({'n': 2}))\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, start_new_session=True, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "2\n"

@@ -45,21 +45,26 @@ class ChatTemplate:
                 self._process = self._start()
                 self._compiled = False
             if not self._compiled:
-                self._reply()
+                try:
+                    self._reply()
+                except TemplateError:
+                    self.close()  # it has said that it cannot; another one will say so again
+                    raise
                 self._compiled = True
             self._send(variables)
             return self._reply()
 
     def close(self) -> None:
-        _stop(self._process)
+        self._end()
 
     def _start(self) -> subprocess.Popen[bytes]:
         renderer = Path(__file__).with_name("render.py")
         process = subprocess.Popen(  # noqa: S603  our own interpreter and file
             [sys.executable, "-I", str(renderer)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C in a terminal is for this process alone
         )  # fmt: skip
-        weakref.finalize(self, _stop, process)
+        self._end = weakref.finalize(self, _stop, process)
         self._process = process
         self._send({"template": self._source, "seconds": PROCESSOR_SECONDS, "memory": MEMORY_BYTES, "fuel": FUEL})
         return process
@@ -91,8 +96,11 @@ class ChatTemplate:
     def _read(self, size: int, deadline: float) -> bytearray:
         pipe = self._process.stdout
         data = bytearray()
+        poll = select.poll()  # unlike select, with any number of open files
+        if pipe:
+            poll.register(pipe, select.POLLIN)
         while pipe and len(data) < size:
-            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise self._failed(f"no answer in {WALL_SECONDS:.0f} s", "an answer")
             part = os.read(pipe.fileno(), size - len(data))
             if not part:
@@ -123,7 +131,7 @@ def _error(found: str, required: str) -> TemplateError:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process and closes its pipes. May be called twice."""
+    """Ends the process and closes its pipes."""
     if process.poll() is None:
         process.kill()
         process.wait()
