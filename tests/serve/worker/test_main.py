@@ -12,7 +12,7 @@ import pytest
 from fake_device import FakeClock, FakeDevice
 from single_run import single_run
 
-from heliograph.errors import ProtocolError
+from heliograph.errors import ProtocolError, SelfTestError
 from heliograph.serve.frames import Cancel, Decoder, Ended, FromWorker, Launched, Start, Stop, Submit, encode
 from heliograph.serve.limits import Limits
 from heliograph.serve.worker.engine import Engine
@@ -39,7 +39,7 @@ class Loop:
     def _run(self) -> None:
         try:
             serve(self._link, self._engine, self._limits)
-        except (FrontGone, ProtocolError) as error:
+        except (FrontGone, ProtocolError, SelfTestError) as error:
             self.error = error
 
     def send(self, *messages: Start | Submit | Cancel | Stop) -> None:
@@ -75,6 +75,20 @@ def running() -> Iterator[Loop]:
 def patient() -> Iterator[Loop]:
     """It would build a bucket after a minute without a row."""
     yield from loop(FakeDevice(), Limits(quiet=60.0))
+
+
+class Broken(FakeDevice):
+    """Its decode bucket of two rows does not give its recorded results."""
+
+    def prepare(self, entry: str, size: int, /) -> None:
+        if (entry, size) == ("decode", 2):
+            raise SelfTestError("testing decode/2", found="another result", required="the recorded one", hint="none")
+        super().prepare(entry, size)
+
+
+@pytest.fixture
+def broken() -> Iterator[Loop]:
+    yield from loop(Broken(), Limits(quiet=0.2))
 
 
 @pytest.fixture
@@ -144,6 +158,16 @@ def test_rows_that_come_soon_do_not_wait_for_a_build(patient: Loop) -> None:
         patient.send(Submit(((row, 0),), (1,), 2))
         gather(patient, {row})
     assert len(patient.device.built) == 4
+
+
+def test_a_bucket_that_fails_its_self_test_is_never_launched_and_ends_the_loop(broken: Loop) -> None:
+    """B6. Until it is built two rows run in the next larger bucket."""
+    broken.send(Submit(((0, 0), (1, 1)), (1,), 22))
+    _, ends = gather(broken, {0, 1})
+    assert set(ends.values()) <= {"stop", "length"}
+    broken.end()
+    assert isinstance(broken.error, SelfTestError)
+    assert {bucket for entry, bucket, _ in broken.device.launches if entry == "decode"} <= {1, 4}
 
 
 def test_a_front_that_takes_nothing_stops_the_rounds_and_loses_no_token(bounded: Loop) -> None:
