@@ -36,6 +36,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if not self._in_body:
             self._head += len(data)
+        if not self._in_body or self.cycle.response_complete:  # the rest of a body that nobody reads comes first
             self._expect_head()
         super().data_received(data)
         if self._head > self._limits.header and not self.transport.is_closing():
@@ -48,8 +49,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_came()
-        self._in_body = True
         super().on_headers_complete()
+        self._in_body = True
 
     def on_message_complete(self) -> None:
         self._in_body = False
@@ -64,7 +65,14 @@ class Connection(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         if self._due is None:
-            self._due = self.loop.call_later(self._limits.keep_alive, self.transport.abort)
+            self._due = self.loop.call_later(self._limits.keep_alive, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._due = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+        else:  # what came during an answer may wait for its end
+            self._expect_head()
 
     def _head_came(self) -> None:
         self._head = 0
