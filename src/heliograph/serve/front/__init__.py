@@ -13,7 +13,7 @@ In reading order:
 ``face``            what the front reads of a core: its name, its digest, its tokenizer
 ``server``          the event loop: uvicorn, signals, the end
 ``connection``      bounds on a connection that uvicorn does not have
-``app``             the routes
+``app``             the endpoints that a start needs; ``others`` the rest, imported when asked for
 ``generate``        one request that generates: read, start, stream or collect, cancel
 ``openai_request``  bodies of the OpenAI dialect -> a plan (pure)
 ``openai_answer``   rows -> answers, chunks, errors of that dialect (pure)

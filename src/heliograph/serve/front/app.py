@@ -1,104 +1,69 @@
-"""The routes. What they do is elsewhere: ``generate`` for those that generate, the rest is a line or two here."""
+"""The application: the endpoints that a start must have at once, and the way to the others.
+
+``others`` are a Starlette application, which is imported when one of them is asked for: its 50 ms of processor time
+would delay the first token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import asyncio
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
-from heliograph.serve.front.body import read_body
 from heliograph.serve.front.edge import Edge
 from heliograph.serve.front.generate import Generate
-from heliograph.serve.front.openai_answer import error_body, model_body, models_body
-from heliograph.serve.front.openai_request import (
-    check_model,
-    read_chat,
-    read_completion,
-    read_detokenize,
-    read_tokenize,
-)
+from heliograph.serve.front.openai_request import read_chat, read_completion
 from heliograph.serve.front.refusal import Refusal
+from heliograph.serve.front.reply import Reply
 from heliograph.serve.front.service import Service
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+OTHERS = "heliograph.serve.front.others"
 
 
 def make_app(service: Service, *, local: bool) -> ASGIApp:
     """The ASGI application. ``local``: see ``edge``."""
-
-    async def models(request: Request) -> Response:
-        return json(models_body([await service.hold()]))
-
-    async def model(request: Request) -> Response:
-        found = await service.hold()
-        check_model(request.path_params["model"], found)
-        return json(model_body(found))
-
-    async def health(request: Request) -> Response:
-        ready = service.status == "ready"
-        return json({"status": service.status}, 200 if ready else 503, {} if ready else {"retry-after": "1"})
-
-    async def metrics(request: Request) -> Response:
-        from heliograph.serve.front.exposition import CONTENT_TYPE, expose  # noqa: PLC0415  25 ms that no start takes
-
-        return Response(expose(service.metrics, service.rounds), headers={"content-type": CONTENT_TYPE})
-
-    async def tell_version(request: Request) -> Response:
-        from importlib.metadata import version  # noqa: PLC0415  15 ms that no start should take
-
-        return json({"version": version("heliograph")})
-
-    async def tokenize(request: Request) -> Response:
-        name, plan = read_tokenize(await read_body(request.scope, request.receive, service.limits), service.limits)
-        found = await service.hold()
-        check_model(name or found.name, found)
-        (tokens,) = await service.encode(plan)
-        return json({"tokens": tokens, "count": len(tokens), "max_model_len": found.context})
-
-    async def detokenize(request: Request) -> Response:
-        name, tokens = read_detokenize(await read_body(request.scope, request.receive, service.limits))
-        found = await service.hold()
-        check_model(name or found.name, found)
-        return json({"prompt": await service.decode(tokens, found)})
-
-    routes = [
-        Route("/v1/chat/completions", Generate(service, read_chat, chat=True), methods=["POST"]),
-        Route("/v1/completions", Generate(service, read_completion, chat=False), methods=["POST"]),
-        Route("/v1/models", models),
-        Route("/v1/models/{model:path}", model),
-        Route("/tokenize", tokenize, methods=["POST"]),
-        Route("/detokenize", detokenize, methods=["POST"]),
-        Route("/health", health),
-        Route("/metrics", metrics),
-        Route("/version", tell_version),
-    ]
-    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-        Refusal: refused, HTTPException: unroutable, 500: broken,
-    }  # fmt: skip
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.redirect_slashes = False  # a redirected POST is a surprise
-    return Edge(app, service, frozenset(route.path for route in routes), local=local)
+    return Edge(Paths(service), service, local=local)
 
 
-def json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), status, headers, "application/json")
+class Paths:
+    """ASGI: by path and method."""
 
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._first: dict[tuple[str, str], ASGIApp] = {
+            ("POST", "/v1/chat/completions"): Generate(service, read_chat, chat=True),
+            ("POST", "/v1/completions"): Generate(service, read_completion, chat=False),
+            ("GET", "/health"): self._health,
+        }
+        self._methods = {path: method for method, path in self._first}
+        self._others: ASGIApp | None = None
 
-async def refused(request: Request, refusal: Refusal) -> Response:
-    return json(error_body(refusal), refusal.status, refusal.headers)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path = scope["path"]
+        found = self._first.get((method, path))
+        if found is None and path in self._methods:
+            refusal = Refusal(405, f"{scope['method']} {path}: Method Not Allowed")
+            reply = Reply(scope, send, self._service.limits.stall)
+            await reply.refuse(refusal, {"allow": self._methods[path]})
+            return
+        await (found or await self._load())(scope, receive, send)
 
+    async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = self._service.status
+        ready = status == "ready"
+        reply = Reply(scope, send, self._service.limits.stall)
+        await reply.whole(
+            200 if ready else 503, msgspec.json.encode({"status": status}), {} if ready else {"retry-after": "1"}
+        )
 
-async def unroutable(request: Request, error: HTTPException) -> Response:
-    """404 and 405, in the dialect."""
-    refusal = Refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-    return json(error_body(refusal), refusal.status, {**refusal.headers, **(error.headers or {})})
-
-
-async def broken(request: Request, error: Exception) -> Response:
-    """A fault of ours. What it says is for the log, which gets it after this."""
-    return json(error_body(Refusal(500, "the server is at fault; see its log", code="internal")), 500)
+    async def _load(self) -> ASGIApp:
+        if self._others is None:
+            module = await asyncio.to_thread(import_module, OTHERS)
+            self._others = module.make_others(self._service)
+        return self._others

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-
-from starlette.types import Receive, Scope
+from typing import TYPE_CHECKING
 
 from heliograph.serve.front.refusal import Refusal
 from heliograph.serve.limits import Limits
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope
 
 GONE = 499  # what logs and metrics show for a client that left
 

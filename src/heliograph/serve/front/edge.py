@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import re
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING
 
 from heliograph.serve.front.body import GONE
-from heliograph.serve.front.refusal import Refusal
+from heliograph.serve.front.refusal import Refusal, fault
 from heliograph.serve.front.reply import Reply
 from heliograph.serve.front.service import Service
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+ENDPOINTS = frozenset({
+    "/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize", "/health", "/metrics",
+    "/version",
+})  # fmt: skip
 OTHER = "other"  # the endpoint of unknown paths in metrics: as many as clients like may exist
 
 
@@ -20,8 +26,8 @@ class Edge:
     """ASGI middleware. ``local``: the server listens on this machine only, so only it may be named as the host; a
     page that a browser loaded from elsewhere cannot reach it by a name of its own."""
 
-    def __init__(self, app: ASGIApp, service: Service, endpoints: frozenset[str], *, local: bool) -> None:
-        self._app, self._service, self._endpoints, self._local = app, service, endpoints, local
+    def __init__(self, app: ASGIApp, service: Service, *, local: bool) -> None:
+        self._app, self._service, self._local = app, service, local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -45,8 +51,12 @@ class Edge:
                 await Reply(scope, put, self._service.limits.stall).refuse(refusal)
             else:
                 await self._app(scope, receive, put)
+        except Exception:
+            if status == GONE:
+                await Reply(scope, put, self._service.limits.stall).refuse(fault())
+            raise  # uvicorn logs it, and closes the connection
         finally:
-            path = scope["path"] if scope["path"] in self._endpoints else OTHER
+            path = scope["path"] if scope["path"] in ENDPOINTS else OTHER
             self._service.metrics.requests[path, status] += 1
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:

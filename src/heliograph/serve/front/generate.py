@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-
-from starlette.types import Receive, Scope, Send
+from typing import TYPE_CHECKING
 
 from heliograph.serve.front.body import read_body
 from heliograph.serve.front.generation import Generation
@@ -16,6 +15,9 @@ from heliograph.serve.front.refusal import Refusal
 from heliograph.serve.front.reply import Reply
 from heliograph.serve.front.service import Service
 from heliograph.serve.limits import Limits
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 Read = Callable[[bytes, Limits, bool], tuple[str, Plan]]
 LARGE = 64 << 10  # bytes of a body that is decoded in a thread

@@ -38,3 +38,8 @@ def invalid(message: str, param: str | None, code: str | None = None) -> Refusal
 def unavailable(message: str) -> Refusal:
     """Not now: starting, busy, restarting or ending."""
     return Refusal(503, message, code="unavailable", retry=RETRY_SECONDS)
+
+
+def fault() -> Refusal:
+    """An error that nobody foresaw. What it says is for the log."""
+    return Refusal(500, "the server is at fault; see its log", code="internal")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.types import Message, Scope, Send
 
 from heliograph.serve.front.openai_answer import error_body, error_event
 from heliograph.serve.front.refusal import Refusal
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Scope, Send
 
 STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 JSON = ((b"content-type", b"application/json"),)
@@ -45,12 +48,14 @@ class Reply:
         await self._start(status, (*JSON, (b"content-length", b"%d" % len(data)), *more))
         await self._put({"type": "http.response.body", "body": data, "more_body": False})
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def refuse(self, refusal: Refusal, headers: Mapping[str, str] | None = None) -> None:
         """An error: its status if nothing was sent yet, else an event and the end of the stream."""
         if self._streaming and not self._ended:
             await self.end_stream(error_event(refusal))
         elif not self._ended:
-            await self.whole(refusal.status, msgspec.json.encode(error_body(refusal)), refusal.headers)
+            await self.whole(
+                refusal.status, msgspec.json.encode(error_body(refusal)), {**refusal.headers, **(headers or {})}
+            )
 
     async def _start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         message = {"type": "http.response.start", "status": status, "headers": [*headers, *self._headers]}

@@ -13,11 +13,10 @@ from concurrent.futures import Future
 from functools import partial
 from ipaddress import ip_address
 from random import SystemRandom
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
 from heliograph.serve.front.app import make_app
 from heliograph.serve.front.connection import Connection
@@ -26,6 +25,9 @@ from heliograph.serve.front.service import Service, World
 from heliograph.serve.front.spawn import Process, spawn
 from heliograph.serve.front.start import BACKLOG, Options, Report, tell_start
 from heliograph.serve.limits import LIMITS, Limits
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 
 class HttpServer(uvicorn.Server):
