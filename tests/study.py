@@ -274,7 +274,9 @@ class Builder:
                 manifest.SelfTest(
                     graph=number,
                     cases=tuple(
-                        manifest.Case(inputs=inputs[rows][case], outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST, units=UNITS)
+                        manifest.Case(
+                            inputs=inputs[rows][case], outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST, units=UNITS
+                        )
                         for case in (0, 1, 0)
                     ),
                 )
