@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +19,7 @@ from heliograph.errors import (
     TamperedError,
     WorkerError,
 )
-from heliograph.serve.frames import Failed, Hello, Launched, Ready, Settings, encode
+from heliograph.serve.frames import Failed, Hello, Launched, Ready, Settings, Start, encode
 from heliograph.serve.front.journal import End, Journal, Row, Work
 from heliograph.serve.front.supervisor import State, Supervisor
 from heliograph.serve.front.text_stream import TextStream
@@ -236,6 +238,33 @@ def test_how_a_worker_died_while_it_started_is_told() -> None:
         assert (type(error), "SIGKILL" in error.found) == (WorkerError, True)
 
     play(body, script(start_delay=60))
+
+
+class Deaf:
+    """A worker that ends by a fault before it has read anything, which resets its connection."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.sendall(encode(Start(1, "core")))
+        theirs.close()
+
+    def kill(self) -> None:
+        """It has ended."""
+
+    async def ended(self) -> int:
+        return -signal.SIGSEGV
+
+
+def test_how_a_worker_died_that_had_read_nothing_is_told() -> None:
+    async def digest() -> str:
+        return "d" * 64
+
+    async def run() -> None:
+        await Supervisor(Deaf, digest(), Journal(), Watch(), SHORT).run()
+
+    with pytest.raises(WorkerError) as caught:
+        asyncio.run(run())
+    assert "SIGSEGV" in caught.value.found
 
 
 def test_a_start_that_takes_too_long_is_ended() -> None:

@@ -146,8 +146,8 @@ class Supervisor:
                     self._relax()
         except TimeoutError:
             failure = _hangs(len(self._journal), self.state)
-        except OSError as error:
-            failure = _lost(str(error))
+        except ConnectionError:
+            pass  # it ended before it had read everything: its exit status says more
         except HeliographError as error:
             failure = error
         except BaseException:
