@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from threading import Thread
 
 import pytest
@@ -119,6 +121,22 @@ def test_rows_that_are_submitted_gain_their_tokens(running: Loop) -> None:
     assert [(tokens[row], ends[row]) for row in range(6)] == [
         single_run(order, row, running.device.text) for row, order in enumerate(orders)
     ]
+
+
+def test_no_order_waits_for_another_one(running: Loop) -> None:
+    """Whatever the pieces in which frames come and the pauses between them: around ``quiet``, during a build, just
+    as the loop goes to sleep. Each order is answered before anything else is said."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for row in range(200):
+        before = [Cancel((1_000_000,))] * draw.randrange(3)  # of a row that never was
+        data = b"".join(map(encode, [*before, Submit(((row, row),), (row % 11, 3), draw.randrange(1, 6))]))
+        cuts = sorted(draw.sample(range(1, len(data)), draw.randrange(4)))
+        for start, end in pairwise([0, *cuts, len(data)]):
+            running.front.sendall(data[start:end])
+            time.sleep(draw.choice([0, 0.0002, 0.001, 0.002]))
+        gather(running, {row})
 
 
 def test_cancels_and_refusals_are_answered(running: Loop) -> None:
