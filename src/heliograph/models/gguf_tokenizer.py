@@ -122,10 +122,11 @@ def _bpe(metadata: Metadata, tokens: Sequence[str], ignore_merges: bool) -> Rule
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         raise metadata.malformed("a token twice in the vocabulary", "each token once")
-    merges = [tuple(merge.split(" ")) for merge in metadata.texts(PREFIX + "merges")]
+    merges = list(metadata.texts(PREFIX + "merges"))  # "a b"; written as pairs they take a reader a quarter longer
     for merge in merges:
-        if len(merge) != 2 or not {*merge, "".join(merge)} <= vocabulary.keys():
-            raise metadata.malformed(f"merge {merge}", "two tokens of the vocabulary that make a third")
+        parts = merge.split(" ")
+        if len(parts) != 2 or not {*parts, "".join(parts)} <= vocabulary.keys():
+            raise metadata.malformed(f"merge {parts}", "two tokens of the vocabulary that make a third")
     return {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": ignore_merges,
