@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.serve.frames import MAX_PROMPT
 from heliograph.serve.front.openai_request import (
     REFUSED,
     Model,
@@ -133,6 +134,14 @@ def test_the_limit_is_cut_to_what_the_context_has_left(length: int, limit: int |
         assert "64" in caught.value.message
     else:
         assert works(plan, prompt)[0].limit == 1
+
+
+def test_a_prompt_that_is_far_too_long_is_refused_before_its_tokens_are_looked_at() -> None:
+    """Millions fit a body, and while they are looked at nobody else is answered."""
+    plan = completion(prompt=[VOCABULARY] * 1000)
+    with pytest.raises(Refusal) as caught:
+        work_of(plan, plan.prompts, MODEL, 0)
+    assert caught.value.code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
@@ -379,3 +388,11 @@ def test_other_bodies_of_detokenize_are_refused(tokens: Any) -> None:
     with pytest.raises(Refusal) as caught:
         read_detokenize(json.dumps({"tokens": tokens}).encode())
     assert caught.value.param == "tokens"
+
+
+def test_detokenize_takes_as_many_tokens_as_a_prompt_may_have() -> None:
+    most = [1] * MAX_PROMPT
+    assert read_detokenize(json.dumps({"tokens": most}).encode()) == ("", most)
+    with pytest.raises(Refusal) as caught:
+        read_detokenize(json.dumps({"tokens": [*most, 1]}).encode())
+    assert (caught.value.status, caught.value.param) == (400, "tokens")

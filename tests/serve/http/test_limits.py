@@ -160,6 +160,8 @@ def test_more_requests_than_may_wait_are_refused() -> None:
         answer = ask(served.url, CHAT, chat())
         assert (answer.status, answer.error["type"]) == (503, "server_error")
         assert {"retry-after", "retry-after-ms"} <= answer.headers.keys()
+        assert ask(served.url, "/tokenize", {"prompt": "a"}).status == 503
+        assert ask(served.url, "/detokenize", {"tokens": [5]}).status == 503
         assert ask(served.url, "/health").status == 200
         assert [each.result(30).status for each in running] == [200, 200]
         assert ask(served.url, CHAT, chat()).status == 200

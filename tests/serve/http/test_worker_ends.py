@@ -146,6 +146,7 @@ def test_running_requests_end_and_new_ones_are_refused_while_the_server_drains()
         served.eventually(lambda: served.heard.drained == 1)
         late = ask(served.url, CHAT, chat())
         assert (late.status, late.headers["connection"]) == (503, "close")
+        assert ask(served.url, "/tokenize", {"prompt": "a"}).status == 503
         assert ask(served.url, "/health").json == {"status": "draining"}
         assert running.result(30).events[-1]["choices"][0]["finish_reason"] == "stop"
         assert served.ended.result(30) is None

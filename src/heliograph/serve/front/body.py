@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from heliograph.serve.front.refusal import Refusal
 from heliograph.serve.limits import Limits
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
 GONE = 499  # what logs and metrics show for a client that left
+LARGE = 64 << 10  # bytes of a body that is decoded in a thread
+T = TypeVar("T")
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
@@ -33,6 +36,11 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
                     return bytes(body)
     except TimeoutError:
         raise Refusal(408, f"the body did not come within {limits.body_wait:.0f} s", code="timeout") from None
+
+
+async def decoded(body: bytes, read: Callable[[bytes], T]) -> T:
+    """What ``read`` makes of a body; of a large one beside the event loop, where it would stop the others."""
+    return await asyncio.to_thread(read, body) if len(body) > LARGE else read(body)
 
 
 def _too_large(limits: Limits) -> Refusal:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from heliograph.serve.front.body import read_body
+from heliograph.serve.front.body import decoded, read_body
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.openai_answer import DONE, PING, REASONS, Answer, Choice, refusal_of
 from heliograph.serve.front.openai_request import Plan, check_model
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 Read = Callable[[bytes, Limits, bool], tuple[str, Plan]]
-LARGE = 64 << 10  # bytes of a body that is decoded in a thread
 
 
 class Generate:
@@ -43,13 +42,14 @@ class Generate:
     async def _answer(self, scope: Scope, body: bytes, reply: Reply) -> None:
         service = self._service
         begun = service.world.clock()
-        if len(body) > LARGE:
-            name, plan = await asyncio.to_thread(self._read, body, service.limits, service.strict)
-        else:
-            name, plan = self._read(body, service.limits, service.strict)
-        model = await service.hold()
-        check_model(name, model)
-        prompts = await service.encode(plan)
+        name, plan = await decoded(body, lambda data: self._read(data, service.limits, service.strict))
+        encoding = asyncio.create_task(service.encode(plan))  # also of an early request, while the model loads
+        try:
+            model = await service.hold()
+            check_model(name, model)
+            prompts = await encoding
+        finally:
+            encoding.cancel()
         generation = service.generate(plan, prompts, model, await service.text())
         answer = Answer(self._chat, scope["state"]["request_id"], int(service.world.wall()), model, plan.usage)
         reply.name_ignored(plan.ignored)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from heliograph.serve.frames import Settings
+from heliograph.serve.frames import MAX_PROMPT, Settings
 from heliograph.serve.front.journal import Work
 from heliograph.serve.front.refusal import Refusal, invalid
 from heliograph.serve.limits import Limits
@@ -189,6 +189,8 @@ def read_detokenize(data: bytes) -> tuple[str, list[int]]:
     """The model named (or "") and the tokens."""
     raw = read_object(data)
     tokens = raw.get("tokens")
+    if isinstance(tokens, list) and len(tokens) > MAX_PROMPT:
+        raise invalid(f"{len(tokens)} tokens; at most {MAX_PROMPT} are taken", "tokens")
     if not isinstance(tokens, list) or any(type(token) is not int for token in tokens):
         raise invalid("a list of tokens is needed", "tokens")
     return _named(raw), tokens
@@ -338,6 +340,8 @@ def work_of(plan: Plan, prompts: Sequence[Sequence[int]], model: Model, seed: in
 
     Raises Refusal for what only the model decides: tokens outside its vocabulary, prompts too long for its context.
     """
+    for prompt in prompts:
+        _check_length(plan, prompt, model)
     for param, tokens in (
         ("stop_token_ids", plan.stop_tokens),
         ("logit_bias", [token for token, _ in plan.settings.bias]),
@@ -353,16 +357,19 @@ def work_of(plan: Plan, prompts: Sequence[Sequence[int]], model: Model, seed: in
     return [_work(plan, tuple(prompt), stops, model, seed if plan.seed is None else plan.seed) for prompt in prompts]
 
 
-def _work(plan: Plan, prompt: tuple[int, ...], stops: tuple[int, ...], model: Model, seed: int) -> Work:
+def _check_length(plan: Plan, prompt: Sequence[int], model: Model) -> None:
     param = "messages" if plan.messages else "prompt"
     if not prompt:
         raise invalid("a prompt without tokens", param)
-    left = model.context - len(prompt)
-    if left < 1:
+    if len(prompt) >= model.context:
         raise invalid(
             f"the prompt has {len(prompt)} tokens; prompt and answer together have room for {model.context}",
             param, "context_length_exceeded",
         )  # fmt: skip
+
+
+def _work(plan: Plan, prompt: tuple[int, ...], stops: tuple[int, ...], model: Model, seed: int) -> Work:
+    left = model.context - len(prompt)
     limit = left if plan.limit is None else min(plan.limit, left)
     return Work(
         prompt=prompt, seeds=tuple(seed_of(seed, copy) for copy in range(plan.n)), limit=limit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from heliograph.serve.front.body import read_body
+from heliograph.serve.front.body import decoded, read_body
 from heliograph.serve.front.exposition import CONTENT_TYPE, expose
 from heliograph.serve.front.openai_answer import error_body, model_body, models_body
 from heliograph.serve.front.openai_request import check_model, read_detokenize, read_tokenize
@@ -37,17 +38,21 @@ def make_others(service: Service) -> Starlette:
         return json({"version": version("heliograph")})
 
     async def tokenize(request: Request) -> Response:
-        name, plan = read_tokenize(await read_body(request.scope, request.receive, service.limits), service.limits)
-        found = await service.hold()
-        check_model(name or found.name, found)
-        (tokens,) = await service.encode(plan)
-        return json({"tokens": tokens, "count": len(tokens), "max_model_len": found.context})
+        with service.admit():
+            body = await read_body(request.scope, request.receive, service.limits)
+            name, plan = await decoded(body, partial(read_tokenize, limits=service.limits))
+            found = await service.hold()
+            check_model(name or found.name, found)
+            (tokens,) = await service.encode(plan)
+            return json({"tokens": tokens, "count": len(tokens), "max_model_len": found.context})
 
     async def detokenize(request: Request) -> Response:
-        name, tokens = read_detokenize(await read_body(request.scope, request.receive, service.limits))
-        found = await service.hold()
-        check_model(name or found.name, found)
-        return json({"prompt": await service.decode(tokens, found)})
+        with service.admit():
+            body = await read_body(request.scope, request.receive, service.limits)
+            name, tokens = await decoded(body, read_detokenize)
+            found = await service.hold()
+            check_model(name or found.name, found)
+            return json({"prompt": await service.decode(tokens, found)})
 
     routes = [
         Route("/v1/models", models),
