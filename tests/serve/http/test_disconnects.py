@@ -6,13 +6,15 @@ import random
 import socket
 import struct
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from scripted_worker import Line, Script
-from served import Served, ids, serving
+from served import Served, face, ids, serving
 from wire import ask, connect, post
 
+from heliograph.serve.front.face import Face
 from heliograph.serve.limits import Limits
 
 CHAT = "/v1/chat/completions"
@@ -72,6 +74,19 @@ def test_a_client_that_leaves_while_it_is_held_is_never_submitted() -> None:
         served.eventually(lambda: served.heard.readies == 1)
         assert ask(served.url, CHAT, chat()).status == 200
         assert len(served.told.submits) == 1
+
+
+def test_a_client_that_leaves_before_the_tokenizer_is_read_takes_it_from_nobody() -> None:
+    late: Future[Face] = Future()
+    with serving(Script(line=lambda submit, place: Line(ids("x"))), core=late, ready=False) as served:
+        connection = connect(served.url)
+        connection.sendall(post(CHAT, chat()))
+        time.sleep(0.1)
+        connection.close()
+        time.sleep(0.1)
+        late.set_result(face())
+        served.eventually(lambda: served.heard.readies == 1)
+        assert ask(served.url, CHAT, chat()).status == 200
 
 
 def test_a_client_that_leaves_before_its_body_is_whole_is_never_submitted() -> None:

@@ -43,7 +43,8 @@ class Generate:
         service = self._service
         begun = service.world.clock()
         name, plan = await decoded(body, lambda data: self._read(data, service.limits, service.strict))
-        encoding = asyncio.create_task(service.encode(plan))  # also of an early request, while the model loads
+        encoding = asyncio.create_task(service.encode(plan))  # of an early request while the model loads
+        encoding.add_done_callback(_look_at)
         try:
             model = await service.hold()
             check_model(name, model)
@@ -95,6 +96,12 @@ class Generate:
                 raise refusal_of(row)
         choices = [Choice(row.text.take(), row) for row in generation.rows]
         await reply.whole(200, answer.whole(choices, generation.prompt_tokens))
+
+
+def _look_at(task: asyncio.Task[list[tuple[int, ...]]]) -> None:
+    """What it raised is told to who waits for it, or to nobody."""
+    if not task.cancelled():
+        task.exception()
 
 
 @asynccontextmanager

@@ -86,7 +86,7 @@ class Service:
                 await self.supervisor.settled.wait()
         if self.supervisor.state is not State.READY or self._ready is None:
             raise unavailable(f"the model is {self.supervisor.state.value}")
-        face, ready = await self._face, self._ready
+        face, ready = await asyncio.shield(self._face), self._ready
         facts = face.facts
         return Model(
             name=self._alias or face.name, digest=face.digest, created=self._created,
@@ -108,7 +108,7 @@ class Service:
             raise invalid(f"{error.doing}: {error.found}", "messages") from error
 
     async def text(self) -> Text:
-        return (await self._face).text
+        return (await asyncio.shield(self._face)).text  # a client that leaves must not end it for the others
 
     async def decode(self, tokens: Sequence[int], model: Model) -> str:
         """The text of tokens, control tokens shown."""
