@@ -397,9 +397,11 @@ def test_a_worker_that_does_not_end_when_told_is_killed() -> None:
     play(body, script(ignores_stop=True))
 
 
-def test_a_server_may_be_stopped_while_its_worker_starts() -> None:
+def test_a_worker_that_loads_is_not_waited_for_when_the_server_ends() -> None:
+    """It reads nothing meanwhile, and nobody waits for an answer of it."""
+
     async def body(p: Play) -> None:
         await p.until(lambda: len(p.told.starts) == 1)
         await p.stop()
 
-    play(body, script(start_delay=60))
+    play(body, script(start_delay=60, ignores_stop=True), replace(SHORT, start=600, stop=600))

@@ -106,10 +106,11 @@ class Supervisor:
             self._digest.cancel()
 
     async def stop(self) -> None:
-        """Asks the worker to end; :meth:`run` returns when it has, within ``limits.stop``."""
+        """Asks the worker to end; :meth:`run` returns when it has, within ``limits.stop``. One that loads reads nothing
+        and has nothing to end: it is killed."""
         self._stopping = True
         self._say(Stop())
-        self._be_patient(self._limits.stop)
+        self._be_patient(self._limits.stop if self.state is State.READY else 0.0)
 
     def submit(self, rows: Sequence[Row]) -> None:
         """Rows of one piece of work. They fail at once if no worker is ready."""
@@ -138,7 +139,7 @@ class Supervisor:
         messages = self._messages(reader)
         try:
             async with asyncio.timeout(None) as self._patience:
-                self._be_patient(self._limits.stop if self._stopping else self._limits.start)
+                self._be_patient(0.0 if self._stopping else self._limits.start)
                 await self._become_ready(messages)
                 self._relax()
                 async for message in messages:
