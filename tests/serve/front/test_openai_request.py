@@ -136,6 +136,11 @@ def test_the_limit_is_cut_to_what_the_context_has_left(length: int, limit: int |
         assert works(plan, prompt)[0].limit == 1
 
 
+@pytest.mark.parametrize("top_k", [2**31 - 1, 2**31, 2**63, 2**70])
+def test_a_top_k_that_no_i32_holds_is_the_largest_that_one_holds(top_k: int) -> None:
+    assert chat(top_k=top_k).settings.top_k == 2**31 - 1
+
+
 def test_a_prompt_that_is_far_too_long_is_refused_before_its_tokens_are_looked_at() -> None:
     """Millions fit a body, and while they are looked at nobody else is answered."""
     plan = completion(prompt=[VOCABULARY] * 1000)

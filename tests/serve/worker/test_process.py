@@ -193,13 +193,14 @@ def test_a_row_that_is_cancelled_at_any_point_leaves_the_others_and_the_memory_a
 
 
 def test_a_refused_submit_leaves_the_worker_alive(worker: WorkerProcess) -> None:
-    for number, bad in enumerate(((264,), (2**31 - 1,), (1,) * 97)):
-        worker.send(Submit(((number, 0),), bad, 1))
+    tokens = [Submit(((number, 0),), bad, 1) for number, bad in enumerate(((264,), (2**31 - 1,), (1,) * 97))]
+    for number, submit in enumerate([*tokens, Submit(((3, 0),), (1,), 1, settings=Settings(top_k=2**31))]):
+        worker.send(submit)
         (ended,) = worker.until(lambda message: isinstance(message, Ended))
         assert isinstance(ended, Ended)
         assert (ended.row, ended.end, bool(ended.message)) == (number, "refused", True)
-    tokens, _ = run(worker, Submit(((9, 0),), (263,), 2))
-    assert len(tokens[9]) == 2
+    given, _ = run(worker, Submit(((9, 0),), (263,), 2, settings=Settings(top_k=2**31 - 1)))
+    assert len(given[9]) == 2
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------

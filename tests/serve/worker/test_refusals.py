@@ -65,6 +65,11 @@ def test_a_setting_outside_its_range_is_refused(name: str, low: float, high: flo
         assert name in reason(device, settings=Settings(**{name: value}))
 
 
+def test_a_top_k_that_is_no_i32_is_refused() -> None:
+    assert reason(FakeDevice(), settings=Settings(top_k=2**31 - 1)) == ""
+    assert "top_k" in reason(FakeDevice(), settings=Settings(top_k=2**31))
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39, -1e39])
 def test_a_bias_that_is_no_f32_is_refused(value: float) -> None:
     device = FakeDevice()

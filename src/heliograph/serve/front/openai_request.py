@@ -250,7 +250,7 @@ def _plan(
         ignore_eos=bool(body.ignore_eos),
         settings=Settings(
             temperature=_or(body.temperature, 1.0),
-            top_k=0 if top_k < 0 else min(top_k, 1 << 31),
+            top_k=0 if top_k < 0 else min(top_k, (1 << 31) - 1),
             top_p=_or(body.top_p, 1.0),
             min_p=_or(body.min_p, 0.0),
             presence=_or(body.presence_penalty, 0.0),

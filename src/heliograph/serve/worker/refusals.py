@@ -11,6 +11,7 @@ from heliograph.serve.worker.row import Prompt
 LARGEST = 3.4028234663852886e38  # of f32
 RANGES = (
     ("temperature", 0.0, LARGEST),
+    ("top_k", 0, (1 << 31) - 1),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
     ("presence", -LARGEST, LARGEST),
