@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from worker_process import WorkerProcess, running
@@ -36,6 +37,7 @@ from heliograph.serve.frames import (
     Submit,
 )
 from heliograph.serve.limits import LIMITS
+from heliograph.serve.worker.refusals import LARGEST
 
 PROMPT = tuple(range(100, 150))
 EOS = (2,)
@@ -201,6 +203,25 @@ def test_a_refused_submit_leaves_the_worker_alive(worker: WorkerProcess) -> None
         assert (ended.row, ended.end, bool(ended.message)) == (number, "refused", True)
     given, _ = run(worker, Submit(((9, 0),), (263,), 2, settings=Settings(top_k=2**31 - 1)))
     assert len(given[9]) == 2
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"temperature": 5e-324}, {"temperature": 1e-40}, {"temperature": LARGEST}, {"top_k": 2**31 - 1}, {"top_p": 0.0},
+    {"min_p": 1.0}, {"presence": LARGEST}, {"presence": -LARGEST}, {"frequency": LARGEST}, {"frequency": -LARGEST},
+    {"repetition": 0.0}, {"repetition": 1e-40, "top_k": 1}, {"repetition": 1e-40, "top_p": 0.5},
+    {"repetition": LARGEST}, {"bias": tuple((token, LARGEST) for token in range(32))},
+    {"bias": tuple((token, -LARGEST) for token in range(32))},
+]  # fmt: skip
+
+
+def test_extreme_settings_give_tokens_of_the_vocabulary(worker: WorkerProcess) -> None:
+    orders = [
+        Submit(((row, row),), PROMPT, 4, settings=Settings(**{"temperature": 1.0, **extreme}))
+        for row, extreme in enumerate(EXTREMES)
+    ]
+    tokens, _ = run(worker, *orders)
+    assert {len(each) for each in tokens.values()} == {4}
+    assert all(0 <= token < 264 for each in tokens.values() for token in each)
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
