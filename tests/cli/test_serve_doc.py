@@ -53,7 +53,7 @@ def limits() -> list[list[str]]:
 
 
 def test_the_limits_are_those_of_the_code_in_its_order_and_words() -> None:
-    assert [names(row[0])[0] for row in limits()] == list(Limits.__dataclass_fields__)
+    assert [names(row[0])[0] for row in limits()] == list(Limits.__struct_fields__)
     assert table("limit") == limits()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from heliograph.core.format import BUFFER_ALIGNMENT, CHUNK_BYTES, MIB, SLICE_ALIGNMENT
 from heliograph.core.manifest import Buffer, Region, Slice
@@ -21,8 +22,7 @@ def padded(size: int) -> int:
     return align(size + BUFFER_ALIGNMENT, BUFFER_ALIGNMENT)
 
 
-@dataclass(slots=True)
-class Placer:
+class Placer(msgspec.Struct):
     """Places buffers one behind the other in a region."""
 
     end: int = 0  # bytes taken so far, padding included
@@ -34,8 +34,7 @@ class Placer:
         return offset
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A buffer by its address."""
 
     address: int
@@ -43,12 +42,11 @@ class Place:
     buffer: int  # index
 
 
-@dataclass(slots=True)
-class AddressTable:
+class AddressTable(msgspec.Struct):
     """Finds the buffer that an address points into; one past the end belongs to the buffer before."""
 
     places: list[Place]
-    _starts: list[int] = field(init=False)
+    _starts: list[int] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.places.sort(key=lambda place: place.address)
@@ -93,8 +91,7 @@ def chunk_count(size: int) -> int:
     return -(-size // CHUNK_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Part of a chunk that lies in one slice."""
 
     slice: int  # index

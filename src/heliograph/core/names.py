@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from typing import Final
+
+import msgspec
 
 from heliograph.core.format import MAX_CORE_NAME
 from heliograph.errors import UsageError
@@ -18,8 +19,7 @@ _AUTOMATIC: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CoreName:
+class CoreName(msgspec.Struct, frozen=True):
     """The parts of an automatic name. ``count`` is 1 for the first core of its minute."""
 
     arch: str

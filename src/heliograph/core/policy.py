@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from heliograph.errors import UntrustedError, UsageError
@@ -38,8 +38,7 @@ def home_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "heliograph"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """Trusted keys by key id, and the folder where one would be added (None: nowhere, the policy is fixed)."""
 
     keys: Mapping[str, Ed25519PublicKey]

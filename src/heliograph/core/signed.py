@@ -6,8 +6,9 @@ Also how a blob is read: its bytes have the digest that names it, or it is not r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from heliograph.core.digest import digest
 from heliograph.core.envelope import (
@@ -25,8 +26,7 @@ from heliograph.core.policy import Policy
 from heliograph.errors import DraftError, SignatureError, TamperedError
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
+class Signed(msgspec.Struct, frozen=True):
     """Who signed what, and the signed bytes of core.json with their SHA-256, not yet parsed."""
 
     statement: Statement

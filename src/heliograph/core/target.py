@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from heliograph import _native
 from heliograph.core.format import KERNEL_ABI
@@ -10,8 +10,7 @@ from heliograph.core.manifest import Target
 from heliograph.errors import TargetError
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """What a core can run on here."""
 
     device: str  # "host" | "cuda"

@@ -7,9 +7,10 @@ folder is opened, and nothing in it by a name that core.json made up.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+import msgspec
 
 from heliograph.core.catalogue import check_catalogue
 from heliograph.core.columns import read_columns
@@ -36,8 +37,7 @@ from heliograph.core.target import Machine, check_target
 from heliograph.core.weights import WeightFiles
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
+class _Checked(msgspec.Struct, frozen=True):
     """What ``verify`` found. Made there only, which makes a VerifiedCore a proof."""
 
     folder: CoreFolder

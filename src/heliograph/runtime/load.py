@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from heliograph._native import Device, Function
 from heliograph.core.manifest import Bucket, Core
@@ -186,8 +187,7 @@ def _expect(doing: str, what: str, found: object, required: object) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenBucket:
+class ChosenBucket(msgspec.Struct, frozen=True):
     """A bucket that a load makes ready."""
 
     entry: str

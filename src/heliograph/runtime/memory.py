@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from weakref import WeakSet
+
+import msgspec
 
 from heliograph._native import Device, Reservation
 from heliograph.core.manifest import Core
@@ -16,8 +17,7 @@ Bytes = bytes | bytearray | memoryview
 READ_ONLY = ("weights", "constants")  # of a loaded program
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class _Claim:
+class _Claim(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Ranges of addresses that a loaded core holds."""
 
     name: str

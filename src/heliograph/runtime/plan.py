@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from heliograph.core.manifest import Core, Region
 from heliograph.errors import OutOfMemoryError, UsageError
@@ -11,8 +11,7 @@ NODE_BYTES = 4096  # reserved for each node of every executable; the checker fai
 MARGIN_PART = 50  # 2 % of the budget stays free
 
 
-@dataclass(frozen=True, slots=True)
-class RegionPlan:
+class RegionPlan(msgspec.Struct, frozen=True):
     """The part of a region that gets memory: ``mapped`` bytes from its base."""
 
     role: str
@@ -21,8 +20,7 @@ class RegionPlan:
     mapped: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
+class MemoryPlan(msgspec.Struct, frozen=True):
     """All numbers of a load, known before the first byte of weights is copied. Sizes in bytes."""
 
     regions: tuple[RegionPlan, ...]

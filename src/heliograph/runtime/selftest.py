@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+import msgspec
 from blake3 import blake3
 
 from heliograph.core.digest import hasher
@@ -22,8 +22,7 @@ from heliograph.runtime.patterns import state_pattern
 STARTING_CASES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class CaseResult:
+class CaseResult(msgspec.Struct, frozen=True):
     """BLAKE3 over all outputs in the order of the bucket's fields, and over ``state``."""
 
     outputs: str

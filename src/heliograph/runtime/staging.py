@@ -12,8 +12,9 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from heliograph.core.format import CHUNK_BYTES
 from heliograph.core.layout import chunk_count, chunk_pieces
@@ -30,8 +31,7 @@ class WeightSource(Protocol):
     def open_weights(self, slice: int) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True):
     """What was done, for the log."""
 
     bytes_read: int

@@ -5,11 +5,10 @@ Times are seconds. docs/serving.md shows this table; a test compares them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     # ---- a request
     body: int = 8 << 20  # bytes of a request's body
     header: int = 64 << 10  # bytes of a request's line and headers

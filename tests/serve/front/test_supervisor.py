@@ -6,10 +6,11 @@ import asyncio
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from scripted_worker import Line, Script, ScriptedWorker, Told
 
 from heliograph.errors import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ def served() -> Any:
     large = face()
     facts = msgspec.structs.replace(large.facts, context=10 * MAX_PROMPT)
     with serving(
-        Script(line=lambda submit, place: Line(ids("a")), ready=HUGE), core=dataclasses.replace(large, facts=facts)
+        Script(line=lambda submit, place: Line(ids("a")), ready=HUGE), core=msgspec.structs.replace(large, facts=facts)
     ) as s:
         yield s
 

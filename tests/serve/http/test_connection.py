@@ -33,6 +33,29 @@ def test_what_comes_during_an_answer_does_not_break_it_off(more: bytes) -> None:
         assert read_all(connection).count(b"[DONE]") == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
+def test_a_client_that_has_sent_more_requests_and_leaves_frees_its_rows(at_once: bool, stream: bool) -> None:
+    script = Script(line=lambda submit, place: Line(ids("x" * 400)), interval=0.02)
+    more = post(CHAT, chat(user="u" * 100_000))[:-1]
+    with serving(script) as served:
+        with connect(served.url) as connection:
+            connection.sendall(post(CHAT, chat(stream=stream)) + (more if at_once else b""))
+            served.eventually(lambda: len(served.told.launches) > 2)
+            connection.sendall(more)
+        served.eventually(lambda: not served.told.under_way)
+        assert len(served.told.cancelled) == 1
+
+
+def test_requests_that_came_together_are_answered_in_turn() -> None:
+    with serving(Script(line=lambda submit, place: Line(ids("Hello")))) as served, connect(served.url) as connection:
+        last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        connection.sendall(post(CHAT, chat()) * 3 + last)
+        data = read_all(connection)
+        assert (data.count(b"HTTP/1.1 200"), data.count(b"Hello")) == (4, 3)
+        assert data.endswith(b'{"status":"ready"}')
+
+
 def short(keep_alive: float) -> AbstractContextManager[Served]:
     return serving(Script(line=lambda submit, place: Line(ids("x"))), limits=Limits(keep_alive=keep_alive))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 import threading
 import time
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from scripted_worker import Line, Script
 from served import face, ids, serving
@@ -63,13 +63,13 @@ def hello(**more: Any) -> Script:
 
 
 def test_every_limit_has_a_test() -> None:
-    assert {each.name for each in dataclasses.fields(Limits)} == TESTED.keys()
+    assert {each.name for each in msgspec.structs.fields(Limits)} == TESTED.keys()
     source = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
     assert [name for name in TESTED.values() if f"def {name}(" not in source] == []
 
 
 def test_every_limit_is_positive() -> None:
-    values = dataclasses.asdict(Limits())
+    values = msgspec.structs.asdict(Limits())
     assert all(value > 0 for value in values.values())
 
 
@@ -131,7 +131,7 @@ class SlowText(Text):
 
 
 def test_a_prompt_that_takes_too_long_to_render_is_given_up() -> None:
-    slow = dataclasses.replace(face(), text=SlowText())
+    slow = msgspec.structs.replace(face(), text=SlowText())
     with serving(hello(), limits=Limits(render=0.2), core=slow) as served:
         answer = ask(served.url, CHAT, chat())
         assert (answer.status, "retry-after-ms" in answer.headers) == (503, True)
@@ -142,7 +142,7 @@ def test_a_prompt_that_takes_too_long_to_render_is_given_up() -> None:
 def test_while_a_prompt_is_rendered_others_are_answered() -> None:
     """No tokenizer and no template runs in the event loop."""
     SlowText.go.clear()
-    slow = dataclasses.replace(face(), text=SlowText())
+    slow = msgspec.structs.replace(face(), text=SlowText())
     with serving(hello(), core=slow) as served, ThreadPoolExecutor(1) as pool:
         waits = pool.submit(ask, served.url, CHAT, chat())
         assert ask(served.url, "/v1/completions", {"model": "tiny", "prompt": [5]}).status == 200
@@ -235,7 +235,7 @@ def test_a_connection_that_is_not_idle_stays_open() -> None:
 
 def test_an_answer_may_take_longer_than_any_limit() -> None:
     """R31: none of the table's times, which are all cut to a second here, is a bound on an answer."""
-    times = [each.name for each in dataclasses.fields(Limits) if each.type == "float" and each.name != "start"]
+    times = [each.name for each in msgspec.structs.fields(Limits) if each.type is float and each.name != "start"]
     assert {"keep_alive", "stall", "silence", "hold", "body_wait"} <= set(times)
     script = Script(line=lambda submit, place: Line(ids("x" * 50)), interval=0.05)
     with serving(script, limits=Limits(**dict.fromkeys(times, 1.0))) as served, ThreadPoolExecutor(2) as pool:

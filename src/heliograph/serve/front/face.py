@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from heliograph.core.manifest import Text as TextFacts
 from heliograph.core.policy import Policy
@@ -13,8 +14,7 @@ from heliograph.errors import UsageError
 from heliograph.runtime.text import Text
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
+class Face(msgspec.Struct, frozen=True):
     """A core as its clients see it."""
 
     name: str  # as signed

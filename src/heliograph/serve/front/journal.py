@@ -7,8 +7,9 @@ the tokens it has. Nothing here waits or writes: whoever owns a row is told thro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from heliograph.serve.frames import Gain, Settings, Submit
 from heliograph.serve.front.text_stream import TextStream
@@ -22,8 +23,7 @@ class End(Enum):
     FAILED = "failed"  # the worker ended
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """Rows to generate from one prompt: everything that decides their tokens."""
 
     prompt: tuple[int, ...]
@@ -35,8 +35,7 @@ class Work:
     settings: Settings
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct):
     """One sequence. ``take`` and ``finish`` are the journal's."""
 
     number: int
@@ -44,7 +43,7 @@ class Row:
     work: Work
     text: TextStream
     changed: Callable[[int], None]  # with the number of tokens it was given just now
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = msgspec.field(default_factory=list)
     end: End | None = None
     message: str = ""  # why, when it was refused or failed
 

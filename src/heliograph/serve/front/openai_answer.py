@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -20,16 +19,14 @@ TYPES: Final[Mapping[int, str]] = {408: "timeout_error", 429: "rate_limit_error"
 _encoder = msgspec.json.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A finished row."""
 
     text: str
     row: Row
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Writes one request's answer, whole or in chunks."""
 
     chat: bool

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Annotated, Any, Final, TypeVar
 
@@ -42,8 +41,7 @@ HARMLESS: Final = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """What requests are checked against."""
 
     name: str  # as clients call it
@@ -56,8 +54,7 @@ class Model:
     biases: int  # bias entries of a row
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A request that is in order, before its prompts are tokens."""
 
     messages: tuple[Mapping[str, object], ...]  # of a chat; empty for completions

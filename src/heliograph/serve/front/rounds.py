@@ -7,13 +7,12 @@ limits: a request of 1,024 tokens counts 1,023, its first comes from prefill. So
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from heliograph.serve.frames import Launched
 
 
-@dataclass(slots=True)
-class Rounds:
+class Rounds(msgspec.Struct):
     rounds: int = 0
     emitted: int = 0  # tokens
     nanoseconds: int = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from heliograph.errors import HeliographError, TemplateError, UsageError
 from heliograph.runtime.text import Text
@@ -24,8 +25,7 @@ from heliograph.serve.front.text_stream import TextStream
 from heliograph.serve.limits import Limits
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """What is outside of the process, so that tests can put something else in its place."""
 
     launch: Callable[[], Worker]  # that has been told its Start

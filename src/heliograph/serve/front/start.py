@@ -9,9 +9,10 @@ import gc
 import resource
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from heliograph.errors import HeliographError, UsageError
 from heliograph.serve.front.spawn import Process, spawn
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 BACKLOG = 2048  # connections that wait to be accepted
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """Zeros and empty strings mean "not given"."""
 
     core: Path
