@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def machine() -> dict[str, str | int | list[str]]:
-    """Processor, how many this process may use, governor, kernel, Python, commit, command."""
+    """Processor, how many this process may use, governor, kernel, Python, commit."""
     return {
         "processor": processor(),
         "processors": len(os.sched_getaffinity(0)),

@@ -1,4 +1,5 @@
-"""Every bound of the server in one table: no wait, count or size is unbounded, and none is stated elsewhere.
+"""Every bound of the server in one table: no wait, count or size is unbounded. What a frame may hold stands with its
+format in ``frames``, what a chat template may cost in ``runtime.template``.
 
 Times are seconds. docs/serving.md shows this table; a test compares them.
 """
