@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_worker import Line, Script
 from served import Served, ids, serving
-from wire import ask
+from wire import ask, connect, post
 
 CHAT = "/v1/chat/completions"
 
@@ -69,9 +70,30 @@ def test_requests_are_counted_by_endpoint_and_status_and_unknown_paths_together(
     assert not any("made" in label for key in now for label in key)
 
 
+def endless() -> Script:
+    return Script(line=lambda submit, place: Line(ids("x" * 400)), interval=0.005)
+
+
 def test_gauges_are_those_of_the_last_launch() -> None:
-    with serving(Script(line=lambda submit, place: Line(ids("a")))) as served:
+    with serving(endless()) as served, connect(served.url) as connection:
         assert shown(served)["free_blocks",] == 64
-        ask(served.url, CHAT, chat())
+        connection.sendall(post(CHAT, chat()))
+        served.eventually(lambda: shown(served)["rows_running",] == 1)
         now = shown(served)
-    assert (now["free_blocks",], now["prepared_buckets",], now["rows_running",], now["rows_waiting",]) == (60, 4, 0, 0)
+    assert (now["free_blocks",], now["prepared_buckets",], now["rows_running",], now["rows_waiting",]) == (60, 4, 1, 0)
+
+
+@pytest.mark.parametrize("how", ["the client leaves", "the worker dies"])
+def test_gauges_of_a_server_that_does_nothing_say_so(how: str) -> None:
+    """Also when no launch came after the last row ended."""
+    with serving(endless()) as served:
+        with connect(served.url) as connection:
+            connection.sendall(post(CHAT, chat()))
+            served.eventually(lambda: shown(served)["rows_running",] == 1)
+            if how == "the worker dies":
+                served.kill_worker()
+                assert connection.recv(1000).startswith(b"HTTP/1.1 503")
+        served.eventually(lambda: not served.told.under_way)
+        served.eventually(lambda: shown(served)["rows_running",] == 0)
+        now = shown(served)
+    assert (now["rows_waiting",], now["free_blocks",]) == (0, 64)

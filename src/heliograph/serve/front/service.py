@@ -133,6 +133,7 @@ class Service:
         """Ends what is still under way of it, at once."""
         if rows := generation.under_way:
             self.supervisor.cancel(rows)
+            self._rest()
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     async def drain(self, seconds: float) -> None:
@@ -160,10 +161,18 @@ class Service:
     def launched(self, launched: Launched, kept: int) -> None:
         self.rounds.count(launched, kept)
         self.metrics.launched(launched)
+        self._rest()
 
     def restarting(self, error: HeliographError) -> None:
         self.metrics.restarts += 1
+        self._rest()
         self._report.restarting(error)
+
+    def _rest(self) -> None:
+        """Without a row nothing runs, whatever the last launch said: its rows may have been cancelled since."""
+        if self._ready is not None and not self.journal:
+            self.metrics.running = self.metrics.waiting = 0
+            self.metrics.free_blocks = self._ready.blocks
 
     async def _digest(self) -> str:
         face = await self._face
