@@ -70,7 +70,7 @@ def test_a_worker_is_a_process_that_can_be_killed_and_is_reaped() -> None:
 def test_a_worker_ends_with_its_front() -> None:
     process = started()
     process.socket.close()
-    assert ended(process) is not None
+    assert ended(process) in (0, 1)  # 1 if it got as far as the core that is not there
 
 
 def test_a_server_whose_port_is_taken_leaves_no_worker() -> None:
