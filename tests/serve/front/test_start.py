@@ -92,7 +92,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_nothing_heavy_is_imported_before_the_worker_is_spawned() -> None:
-    modules = loaded("import heliograph.serve.front.start")
+    modules = loaded("import heliograph.cli.main, heliograph.serve.front.spawn")
     assert modules.isdisjoint({"asyncio", "msgspec", "uvicorn", "starlette", "tokenizers", "cryptography", "logging"})
 
 
