@@ -95,5 +95,4 @@ def test_gauges_of_a_server_that_does_nothing_say_so(how: str) -> None:
                 assert connection.recv(1000).startswith(b"HTTP/1.1 503")
         served.eventually(lambda: not served.told.under_way)
         served.eventually(lambda: shown(served)["rows_running",] == 0)
-        now = shown(served)
-    assert (now["rows_waiting",], now["free_blocks",]) == (0, 64)
+        assert shown(served)["rows_waiting",] == 0

@@ -169,10 +169,10 @@ class Service:
         self._report.restarting(error)
 
     def _rest(self) -> None:
-        """Without a row nothing runs, whatever the last launch said: its rows may have been cancelled since."""
-        if self._ready is not None and not self.journal:
+        """Without a row nothing runs, whatever the last launch said: its rows may have been cancelled since. (Which
+        blocks are free then only the worker knows, and it says so with its next launch.)"""
+        if not self.journal:
             self.metrics.running = self.metrics.waiting = 0
-            self.metrics.free_blocks = self._ready.blocks
 
     async def _digest(self) -> str:
         face = await self._face
