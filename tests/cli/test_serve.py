@@ -227,6 +227,14 @@ def test_a_core_that_does_not_exist_is_an_error_of_cores(tmp_path: Path) -> None
     assert (code, error["error"]) == (5, "MissingFileError")
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "-1"])
+def test_a_shutdown_timeout_that_is_no_time_is_a_usage_error(tmp_path: Path, seconds: str) -> None:
+    command = [HELIOGRAPH, "serve", str(tmp_path), "--shutdown-timeout", seconds]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "--shutdown-timeout" in run.stderr
+
+
 def test_a_port_that_is_taken_is_a_usage_error(core: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, error = failing(str(core), "--port", str(taken.getsockname()[1]))

@@ -23,7 +23,9 @@ from heliograph.runtime.text import Text
 @click.option(
     "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest token."
 )
-@click.option("--top-k", type=click.IntRange(0), default=0, help="Keep the k likeliest tokens; 0 keeps all.")
+@click.option(
+    "--top-k", type=click.IntRange(0, (1 << 31) - 1), default=0, help="Keep the k likeliest tokens; 0 keeps all."
+)
 @click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, help="Keep the likeliest tokens up to this mass.")
 @click.option(
     "--min-p",

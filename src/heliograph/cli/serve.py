@@ -7,6 +7,7 @@ what the server itself needs is imported while the worker loads.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def command(
     The port is open from the start: requests are held until the core is loaded. Prints the phases of the start: a
     table on a terminal, one JSON line each otherwise.
     """
+    if not math.isfinite(shutdown_timeout):
+        raise click.BadParameter(f"{shutdown_timeout} is no number of seconds", param_hint="--shutdown-timeout")
     options = Options(
         core=core, host=host, port=port, threads=threads, units=units, memory=memory, wait_all=wait_all, strict=strict,
         alias=model, shutdown=shutdown_timeout,

@@ -23,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True):
     body_wait: float = 30.0  # for a request's body to arrive
     # ---- the queue
     waiting: int = 1024  # requests that wait or run; more are answered 503
+    bodies: int = 256 << 20  # bytes of their bodies together; more are answered 503
     hold: float = 120.0  # an early request waits this long for the server to become ready
     # ---- a connection
     stall: float = 60.0  # a client that takes nothing for so long is dropped

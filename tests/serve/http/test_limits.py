@@ -36,6 +36,7 @@ TESTED = {
     "render": "test_a_prompt_that_takes_too_long_to_render_is_given_up",
     "body_wait": "test_a_body_that_does_not_come_is_not_waited_for",
     "waiting": "test_more_requests_than_may_wait_are_refused",
+    "bodies": "test_more_bytes_than_may_wait_are_refused",
     "hold": "test_a_request_is_held_only_so_long",
     "stall": "test_a_client_that_takes_nothing_is_dropped",
     "keep_alive": "test_an_idle_connection_is_closed",
@@ -165,6 +166,19 @@ def test_more_requests_than_may_wait_are_refused() -> None:
         assert ask(served.url, "/health").status == 200
         assert [each.result(30).status for each in running] == [200, 200]
         assert ask(served.url, CHAT, chat()).status == 200
+
+
+def test_more_bytes_than_may_wait_are_refused() -> None:
+    script = Script(line=lambda submit, place: Line(ids("x" * 100)), interval=0.01)
+    large = chat() | {"user": "u" * 400}
+    with serving(script, limits=Limits(bodies=1200)) as served, ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(ask, served.url, CHAT, large) for _ in range(2)]
+        served.eventually(lambda: len(served.told.submits) == 2)
+        answer = ask(served.url, CHAT, large)
+        assert (answer.status, "retry-after-ms" in answer.headers) == (503, True)
+        assert ask(served.url, "/tokenize", {"prompt": "a" * 400}).status == 503
+        assert [each.result(30).status for each in running] == [200, 200]
+        assert ask(served.url, CHAT, large).status == 200
 
 
 def test_a_request_is_held_only_so_long() -> None:

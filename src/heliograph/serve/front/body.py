@@ -17,8 +17,9 @@ LARGE = 64 << 10  # bytes of a body that is decoded in a thread
 T = TypeVar("T")
 
 
-async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
-    """All of it. Refusal: 413 if it is too large, 408 if it does not come, 499 if the client goes."""
+async def read_body(scope: Scope, receive: Receive, limits: Limits, hold: Callable[[int], None]) -> bytes:
+    """All of it; ``hold`` is told of each piece. Refusal: 413 if it is too large, 408 if it does not come, 499 if the
+    client goes."""
     stated = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if int(stated) > limits.body:
         raise _too_large(limits)
@@ -29,9 +30,11 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Refusal(GONE, "the client left")
-                body += message.get("body", b"")
-                if len(body) > limits.body:
+                piece = message.get("body", b"")
+                if len(body) + len(piece) > limits.body:
                     raise _too_large(limits)
+                hold(len(piece))
+                body += piece
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:

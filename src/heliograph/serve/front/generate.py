@@ -32,8 +32,8 @@ class Generate:
         service = self._service
         reply = Reply(scope, send, service.limits.stall)
         try:
-            with service.admit():
-                body = await read_body(scope, receive, service.limits)
+            with service.admit() as hold:
+                body = await read_body(scope, receive, service.limits, hold)
                 async with while_connected(receive):
                     await self._answer(scope, body, reply)
         except Refusal as refusal:

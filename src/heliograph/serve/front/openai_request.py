@@ -100,7 +100,7 @@ class Body(msgspec.Struct, kw_only=True):
     min_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(ge=0.01, le=10)] | None = None
     logit_bias: dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]] | None = None
     seed: int | None = None
     n: Positive | None = None

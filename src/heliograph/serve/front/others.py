@@ -38,8 +38,8 @@ def make_others(service: Service) -> Starlette:
         return json({"version": version("heliograph")})
 
     async def tokenize(request: Request) -> Response:
-        with service.admit():
-            body = await read_body(request.scope, request.receive, service.limits)
+        with service.admit() as hold:
+            body = await read_body(request.scope, request.receive, service.limits, hold)
             name, plan = await decoded(body, partial(read_tokenize, limits=service.limits))
             found = await service.hold()
             check_model(name or found.name, found)
@@ -47,8 +47,8 @@ def make_others(service: Service) -> Starlette:
             return json({"tokens": tokens, "count": len(tokens), "max_model_len": found.context})
 
     async def detokenize(request: Request) -> Response:
-        with service.admit():
-            body = await read_body(request.scope, request.receive, service.limits)
+        with service.admit() as hold:
+            body = await read_body(request.scope, request.receive, service.limits, hold)
             name, tokens = await decoded(body, read_detokenize)
             found = await service.hold()
             check_model(name or found.name, found)

@@ -54,6 +54,7 @@ class Service:
         self._began = began
         self._created = int(world.wall())
         self._requests = 0
+        self._held = 0  # bytes of their bodies
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -64,18 +65,29 @@ class Service:
         return "draining" if self.draining else self.supervisor.state.value
 
     @contextlib.contextmanager
-    def admit(self) -> Iterator[None]:
-        """Counts a request while it is answered. Refusal if there are too many, or the server is ending."""
+    def admit(self) -> Iterator[Callable[[int], None]]:
+        """Counts a request while it is answered, and the bytes of its body as what it gives is told of them. Refusal
+        if there are too many of either, or the server is ending."""
         if self.draining:
             raise unavailable("the server is ending")
         if self._requests >= self.limits.waiting:
             raise unavailable(f"{self._requests} requests wait or run already")
         self._requests += 1
         self._idle.clear()
+        held = 0
+
+        def hold(more: int) -> None:
+            nonlocal held
+            if self._held + more > self.limits.bodies:
+                raise unavailable(f"the requests that wait or run hold {self._held} bytes already")
+            self._held += more
+            held += more
+
         try:
-            yield
+            yield hold
         finally:
             self._requests -= 1
+            self._held -= held
             if not self._requests:
                 self._idle.set()
 

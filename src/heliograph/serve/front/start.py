@@ -92,7 +92,7 @@ def serve(options: Options, report: Report, process: Process | None = None) -> i
 
 def tell_start(process: Process, options: Options) -> None:
     """Tells a worker what to load at once, so that it need not wait for the front."""
-    from heliograph.serve.frames import PROTOCOL, Start, encode  # noqa: PLC0415  12 ms, while its interpreter starts
+    from heliograph.serve.frames import PROTOCOL, Start, encode  # noqa: PLC0415  while its interpreter starts
 
     start = Start(
         protocol=PROTOCOL, core=str(options.core), threads=options.threads, units=options.units,
