@@ -208,7 +208,9 @@ def test_a_draft_opens_for_its_checker_only(tiny: TinyCore, tmp_path: Path) -> N
         unknown = tuple(
             msgspec.structs.replace(
                 test,
-                cases=tuple(Case(inputs=c.inputs, outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST) for c in test.cases),
+                cases=tuple(
+                    Case(inputs=c.inputs, outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST, units=1) for c in test.cases
+                ),
             )
             for test in tiny.core.self_tests
         )
