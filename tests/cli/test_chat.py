@@ -133,8 +133,12 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "dumb"}
     command = [HELIOGRAPH, "chat", *arguments]
-    # A session of its own, whose terminal this is: Ctrl-C typed here reaches it and nobody else.
-    take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    # A session of its own, whose terminal this is: Ctrl-C typed here reaches it and nobody else. It means something,
+    # also when the tests themselves run in the background of a shell, which has them ignore it.
+    take = (
+        "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", take, *command],
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=environment,
