@@ -18,8 +18,8 @@ from heliograph.ops.sample import BIASES
 
 PADDING = -1
 MASKS_IN_USE = 2
-STARTING_ROWS = (1, 3)
-STARTING_TOKENS = (2, 4)
+STARTING_ROWS = (1, 2)
+STARTING_TOKENS = (1, 3)
 CODES = {"i32": "i", "f32": "f", "i64": "q"}
 Column = tuple[str, Sequence[float]]  # type, values
 

@@ -12,13 +12,14 @@ ROWS_PER_LONG_ROW = 4  # of a decode example: one in so many has two blocks, the
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """``context``: tokens of a sequence at most. ``masks``: grammar masks in the pool."""
+    """``context``: tokens of a sequence at most. ``masks``: grammar masks in the pool, one a row. (Each self-test holds
+    the pool in its inputs, which a start reads.)"""
 
     context: int
     block_tokens: int = 16
     decode_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
     prefill_tokens: tuple[int, ...] = (16, 64, 256)
-    masks: int = 64
+    masks: int = 16
 
     def __post_init__(self) -> None:
         if self.context < min(self.prefill_tokens):

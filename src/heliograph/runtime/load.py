@@ -24,7 +24,7 @@ from heliograph.runtime.budget import memory_budget
 from heliograph.runtime.catalogue import Catalogue
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.memory import READ_ONLY, Memory
-from heliograph.runtime.patterns import state_pattern
+from heliograph.runtime.patterns import state_period
 from heliograph.runtime.plan import plan_memory
 from heliograph.runtime.program import Program, Shape
 from heliograph.runtime.staging import Staging
@@ -89,7 +89,7 @@ def load(
         with phases("self-tests"):
             for bucket in first:
                 program.prepare(bucket.entry, **bucket.shape)
-            state_pattern.cache_clear()
+            state_period.cache_clear()
         phases.total()
         program.open(phases.times)
         undo.pop_all()

@@ -31,18 +31,23 @@ class Pattern(enum.Enum):
 
 
 @lru_cache(maxsize=1)
-def state_pattern(dtype: str, size: int) -> bytes:
-    """Growing state before a self-test: small finite floats, zeros for integers. A prefix of any longer pattern.
+def state_period(dtype: str) -> bytes:
+    """What growing state holds before a self-test, over and over: small finite floats, zeros for integers.
 
-    The last one is kept, since graphs are tested one after the other; ``state_pattern.cache_clear`` drops it.
+    The last one is kept, since graphs are tested one after the other; ``state_period.cache_clear`` drops it.
     """
     if dtype not in _FLOATS:
-        return bytes(size)
+        return bytes(_PERIOD)
     item, upper = _FLOATS[dtype]
     period = bytearray(blake3(_SEED).digest(length=_PERIOD))
     for byte, keep, put in upper:
         period[byte::item] = period[byte::item].translate(bytes((value & keep) | put for value in range(256)))
-    return (bytes(period) * -(-size // _PERIOD))[:size]
+    return bytes(period)
+
+
+def state_pattern(dtype: str, size: int) -> bytes:
+    """The first ``size`` bytes of growing state before a self-test. A prefix of any longer pattern."""
+    return (state_period(dtype) * -(-size // _PERIOD))[:size]
 
 
 def tile(pattern: Pattern, size: int = _TILE) -> bytes:

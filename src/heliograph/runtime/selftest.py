@@ -17,7 +17,7 @@ from heliograph.core.digest import hasher
 from heliograph.core.manifest import Bucket, Case, SelfTest
 from heliograph.errors import SelfTestError
 from heliograph.runtime.loaded import Loaded
-from heliograph.runtime.patterns import state_pattern
+from heliograph.runtime.patterns import state_period
 
 STARTING_CASES = 2
 
@@ -72,7 +72,10 @@ def prepare_state(loaded: Loaded, cases: Sequence[Case]) -> int:
     region, units = loaded.growing, touched_units(cases)
     if region is not None and units:
         dtype = next(buffer.dtype for buffer in loaded.core.buffers if buffer.grows)
-        loaded.memory.write(region.role, region.grow_at, state_pattern(dtype, region.grow * units))
+        period, size = state_period(dtype), region.grow * units
+        with memoryview(period) as view:
+            for at in range(0, size, len(period)):
+                loaded.memory.write(region.role, region.grow_at + at, view[: size - at])
     loaded.restore_initial("persistent")
     return units
 

@@ -7,7 +7,9 @@ import signal
 import socket
 import sys
 
-MODULE = "heliograph.serve.worker"
+WORKER = os.path.join(
+    os.path.dirname(os.path.dirname(__file__)), "worker", "__main__.py"
+)  # by path: -m takes 4 ms more
 
 
 class Process:
@@ -46,6 +48,6 @@ def spawn() -> Process:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         os.set_inheritable(theirs.fileno(), True)
-        command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
+        command = [sys.executable, "-P", WORKER, str(theirs.fileno())]
         pid = os.posix_spawn(sys.executable, command, os.environ, setpgroup=0)
     return Process(pid, ours)
