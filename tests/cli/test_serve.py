@@ -137,7 +137,7 @@ def children(pid: int) -> list[int]:
 
 def worker_of(server: Running) -> int:
     lines = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children(server.process.pid)}
-    (worker,) = (child for child, line in lines.items() if b"heliograph.serve.worker" in line)
+    (worker,) = (child for child, line in lines.items() if b"serve/worker" in line)
     return worker
 
 

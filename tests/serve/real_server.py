@@ -53,7 +53,7 @@ class Running:
 
     def workers(self) -> list[int]:
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [each for each in map(int, found) if b"heliograph.serve.worker" in command_of(each)]
+        return [each for each in map(int, found) if b"serve/worker" in command_of(each)]
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -7,9 +7,8 @@ import signal
 import socket
 import sys
 
-WORKER = os.path.join(
-    os.path.dirname(os.path.dirname(__file__)), "worker", "__main__.py"
-)  # by path: -m takes 4 ms more
+# By path: with -m an interpreter starts 4 ms later.
+WORKER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "worker", "__main__.py")
 
 
 class Process:

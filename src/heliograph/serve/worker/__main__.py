@@ -1,4 +1,4 @@
-"""``python -m heliograph.serve.worker FD``: a worker on an inherited socket."""
+"""``python -m heliograph.serve.worker FD``, or by its path: a worker on an inherited socket."""
 
 import gc
 import signal
