@@ -161,9 +161,12 @@ class Supervisor:
             self._writer.close()
             self._writer = None
             self._journal.finish_all(End.FAILED, "the worker ended while this was answered")
-        if failure is not None or not self._stopping:
+        torn = isinstance(failure, ProtocolError) and reader.at_eof()  # it ended in the middle of a frame
+        if failure is not None and not torn:
             worker.kill()
         code = await self._bury(worker)
+        if torn and code:
+            failure = None  # its exit status says more
         if not self._stopping:
             raise failure or _lost(_status(code))
 
