@@ -200,7 +200,7 @@ class ScriptedWorker:
         for row in rows:
             tokens, end = self._lines[row].pop(0)
             if end in ("refused", "cancelled"):
-                self._say(Ended(row, end, self._ends[row].message))
+                self._say(Ended(row, end, 60, self._ends[row].message))
                 self._drop(row)
                 continue
             gains.append(Gain(row, tokens, end))

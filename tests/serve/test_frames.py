@@ -62,8 +62,8 @@ WORKER: list[Message] = [
     Ready(concurrency=16, blocks=8191, block_tokens=16, biases=32),
     LAUNCHED,
     msgspec.structs.replace(LAUNCHED, entry="prefill", gains=()),
-    Ended(3, "cancelled"),
-    Ended(4, "refused", "too long"),
+    Ended(3, "cancelled", 7),
+    Ended(4, "refused", 7, "too long"),
     Failed("CoreError", "doing", "found", "required", "hint"),
 ]
 SUBMIT: dict[str, Any] = {"type": "submit", "rows": [[1, 2]], "prompt": [1], "limit": 1}
@@ -200,7 +200,11 @@ def test_a_field_of_submit_beyond_its_bound_is_refused(field: str, good: object,
             {"type": "start", "protocol": 9, "core": "c", "threads": -1},
             FromFront,
         ),
-        ({"type": "ended", "row": 1, "end": "refused"}, {"type": "ended", "row": 1, "end": "stop"}, FromWorker),
+        (
+            {"type": "ended", "row": 1, "end": "refused", "free_blocks": 1},
+            {"type": "ended", "row": 1, "end": "stop", "free_blocks": 1},
+            FromWorker,
+        ),
         (
             {"type": "phase", "name": "a", "nanoseconds": 1},
             {"type": "phase", "name": "a", "nanoseconds": -1},
@@ -238,10 +242,10 @@ def test_a_frame_of_the_largest_size_is_waited_for() -> None:
 
 
 def test_a_message_longer_than_a_frame_is_not_sent() -> None:
-    room = MAX_FRAME - len(encode(Ended(1, "refused", "x" * 100_000))) + PREFIX.size + 100_000
-    assert len(encode(Ended(1, "refused", "x" * room))) == PREFIX.size + MAX_FRAME
+    room = MAX_FRAME - len(encode(Ended(1, "refused", 0, "x" * 100_000))) + PREFIX.size + 100_000
+    assert len(encode(Ended(1, "refused", 0, "x" * room))) == PREFIX.size + MAX_FRAME
     with pytest.raises(ProtocolError):
-        encode(Ended(1, "refused", "x" * (room + 1)))
+        encode(Ended(1, "refused", 0, "x" * (room + 1)))
 
 
 def test_the_largest_submit_fits_into_a_frame() -> None:

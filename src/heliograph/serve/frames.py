@@ -147,6 +147,7 @@ class Ended(Frame, tag="ended", frozen=True):
 
     row: Row
     end: Literal["cancelled", "refused"]
+    free_blocks: Count  # after that
     message: str = ""
 
 

@@ -20,7 +20,7 @@ from heliograph.errors import (
     TamperedError,
     WorkerError,
 )
-from heliograph.serve.frames import Failed, Hello, Launched, Ready, Settings, Start, encode
+from heliograph.serve.frames import Ended, Failed, Hello, Launched, Ready, Settings, Start, encode
 from heliograph.serve.front.journal import End, Journal, Row, Work
 from heliograph.serve.front.supervisor import State, Supervisor
 from heliograph.serve.front.text_stream import TextStream
@@ -45,6 +45,7 @@ class Watch:
     phases: list[str] = field(default_factory=list)
     readies: list[Ready] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
+    ends: list[Ended] = field(default_factory=list)
     restarts: list[HeliographError] = field(default_factory=list)
 
     def phase(self, name: str, nanoseconds: int) -> None:
@@ -55,6 +56,9 @@ class Watch:
 
     def launched(self, launched: Launched, kept: int) -> None:
         self.kept.append(kept)
+
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
 
     def restarting(self, error: HeliographError) -> None:
         self.restarts.append(error)

@@ -14,7 +14,7 @@ from heliograph.serve.frames import Cancel, Decoder, Ended, FromWorker, Start, S
 from heliograph.serve.limits import Limits
 from heliograph.serve.worker.link import FrontGone, Link
 
-LONG = Ended(1, "refused", "x" * 100_000)
+LONG = Ended(1, "refused", 0, "x" * 100_000)
 BOUND = 300_000
 
 

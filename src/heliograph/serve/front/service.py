@@ -11,7 +11,7 @@ import msgspec
 
 from heliograph.errors import HeliographError, TemplateError, UsageError
 from heliograph.runtime.text import Text
-from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Launched, Ready
+from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Ended, Launched, Ready
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
@@ -174,6 +174,9 @@ class Service:
         self.rounds.count(launched, kept)
         self.metrics.launched(launched)
         self._rest()
+
+    def ended(self, ended: Ended) -> None:
+        self.metrics.free_blocks = ended.free_blocks
 
     def restarting(self, error: HeliographError) -> None:
         self.metrics.restarts += 1

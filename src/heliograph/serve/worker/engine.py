@@ -52,7 +52,7 @@ class Engine:
         prompt = Prompt.of(submit, text.context, text.block_tokens)
         reason = refusal(submit, prompt, self._device) or self._crowded(len(submit.rows))
         if reason:
-            return [Ended(number, "refused", reason) for number, _ in submit.rows]
+            return [Ended(number, "refused", self._scheduler.blocks.free, reason) for number, _ in submit.rows]
         for number, seed in submit.rows:
             self._rows[number] = row = Row(number, seed, prompt)
             self._scheduler.add(row)
@@ -65,7 +65,7 @@ class Engine:
             row = self._rows.get(number)
             if row is not None:
                 self._end(row)
-                ended.append(Ended(number, "cancelled"))
+                ended.append(Ended(number, "cancelled", self._scheduler.blocks.free))
         return ended
 
     def _crowded(self, more: int) -> str:
