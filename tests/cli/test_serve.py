@@ -163,6 +163,7 @@ def test_a_program_reads_events_and_an_early_request_is_answered(core: Path) -> 
     assert set(kinds[1:ready]) == {"phase"}
     assert {"front/imports", "front/text", "verify", "weights", "self-tests"} <= phases.keys()
     assert events[ready]["nanoseconds"] > phases["weights"]
+    assert events[ready]["numerics"] == "row-invariant"
 
 
 def test_a_server_goes_on_when_nobody_reads_what_it_prints(core: Path) -> None:
@@ -206,7 +207,7 @@ def test_a_person_sees_a_table_and_where_it_listens(core: Path) -> None:
         assert "listening on http://127.0.0.1:" in lines.until("listening on")
         names = [line.split()[0] for line in lines.kept]
         assert names[0] == "phase"
-        assert {"front/imports", "verify", "self-tests"} <= set(names)
+        assert {"front/imports", "verify", "self-tests", "row-invariant:"} <= set(names)
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0
     finally:

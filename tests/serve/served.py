@@ -56,7 +56,7 @@ def face() -> Face:
         tokenizer="0" * 64, chat_template="0" * 64, bos=-1, eos=(EOS,), vocabulary=VOCABULARY, context=512,
         block_tokens=16, concurrency=8, bos_text="", eos_text="<|im_end|>",
     )  # fmt: skip
-    return Face("tiny", "d" * 64, facts, Text(facts, byte_level().to_str().encode(), TEMPLATE), 1)
+    return Face("tiny", "d" * 64, "row-invariant", facts, Text(facts, byte_level().to_str().encode(), TEMPLATE), 1)
 
 
 def ids(text: str) -> list[int]:
@@ -79,7 +79,8 @@ class Heard:
     def phase(self, name: str, nanoseconds: int) -> None:
         self.phases[name] = nanoseconds
 
-    def ready(self, nanoseconds: int) -> None:
+    def ready(self, nanoseconds: int, numerics: str) -> None:
+        assert numerics == "row-invariant"
         self.readies += 1
 
     def restarting(self, error: HeliographError) -> None:

@@ -58,6 +58,13 @@ def command(
     return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table(), worker)
 
 
+# What a person is told that answers depend on, by the core's numerics.
+PROMISES = {
+    "row-invariant": "the same request and seed give the same tokens alone and in any company",
+    "fast": "the same request and seed make the same draws; company may decide between nearly equal tokens",
+}
+
+
 def say(text: str) -> None:
     """On standard output, as long as somebody reads it: a server does not end with its log."""
     try:
@@ -77,8 +84,8 @@ class Lines:
     def phase(self, name: str, nanoseconds: int) -> None:
         self._say("phase", name=name, nanoseconds=nanoseconds)
 
-    def ready(self, nanoseconds: int) -> None:
-        self._say("ready", nanoseconds=nanoseconds)
+    def ready(self, nanoseconds: int, numerics: str) -> None:
+        self._say("ready", nanoseconds=nanoseconds, numerics=numerics)
 
     def restarting(self, error: HeliographError) -> None:
         self._say("restarting", error=type(error).__name__, found=error.found)
@@ -103,8 +110,9 @@ class Table:
     def phase(self, name: str, nanoseconds: int) -> None:
         say(f"{name:<28} {nanoseconds / 1e6:8.1f}")
 
-    def ready(self, nanoseconds: int) -> None:
+    def ready(self, nanoseconds: int, numerics: str) -> None:
         say(f"{'in all':<28} {nanoseconds / 1e6:8.1f}")
+        say(f"{numerics}: {PROMISES[numerics]}")
         say(f"listening on {self._url}; Ctrl-C ends")
 
     def restarting(self, error: HeliographError) -> None:

@@ -19,6 +19,7 @@ class Face(msgspec.Struct, frozen=True):
 
     name: str  # as signed
     digest: str  # of core.json
+    numerics: str  # row-invariant or fast: what answers depend on
     facts: TextFacts
     text: Text
     nanoseconds: int  # that loading took
@@ -34,4 +35,5 @@ def load_face(core: Path) -> Face:
             f"serving {verified.name}", found="a core of no language model", required="a core with a tokenizer",
             hint="use replay for other models",
         )  # fmt: skip
-    return Face(verified.name, verified.digest, facts, Text.of(verified), time.perf_counter_ns() - start)
+    text = Text.of(verified)
+    return Face(verified.name, verified.digest, verified.core.numerics, facts, text, time.perf_counter_ns() - start)

@@ -168,7 +168,7 @@ class Service:
     def ready(self, ready: Ready) -> None:
         self._ready = ready
         self.metrics.free_blocks = ready.blocks
-        self._report.ready(round((self.world.clock() - self._began) * 1e9))
+        self._report.ready(round((self.world.clock() - self._began) * 1e9), self._face.result().numerics)
 
     def launched(self, launched: Launched, kept: int) -> None:
         self.rounds.count(launched, kept)

@@ -48,8 +48,8 @@ class Report(Protocol):
     def phase(self, name: str, nanoseconds: int) -> None:
         """A phase of the start has ended; ``front/...`` are ours, the others the worker's."""
 
-    def ready(self, nanoseconds: int) -> None:
-        """Requests are answered from now on; time since ``serve`` was called."""
+    def ready(self, nanoseconds: int, numerics: str) -> None:
+        """Requests are answered from now on; time since ``serve`` was called, and what the core promises."""
 
     def restarting(self, error: HeliographError) -> None:
         """The worker ended; another one is started."""
