@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from _machine import ROOT
+from _machine import ROOT, machine
 
 STOP = 30.0  # seconds that a server may take to end
 OURS, PEER = "ours", "peer"
 MODEL = "model"  # its name in requests
 THREADS = 2
+QUESTION = [{"role": "user", "content": "What is the capital of France, please?"}]  # 39 tokens as a chat
+TOKENS = 16  # of its answer
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,27 @@ def read_events(server: Running) -> None:
             server.events.append((time.monotonic_ns(), json.loads(line)))
 
 
-def alternating(sides: Sequence[Side], runs: int) -> Iterator[Side]:
-    """A B B A: each side ``runs`` times."""
+def taken(
+    sides: Sequence[Side], runs: int, sample: Callable[[Side], S], shown: Callable[[S], Mapping[str, float]]
+) -> dict[str, list[S]]:
+    """``runs`` samples of each side, A B B A, each shown as it comes."""
+    samples: dict[str, list[S]] = {side.name: [] for side in sides}
     for number in range(runs):
-        yield from sides if number % 2 == 0 else reversed(sides)
+        for side in sides if number % 2 == 0 else reversed(sides):
+            one = sample(side)
+            samples[side.name].append(one)
+            figures = ", ".join(f"{name} {value:.3g}" for name, value in shown(one).items())
+            print(f"{side.name}: {figures}", file=sys.stderr, flush=True)
+    return samples
+
+
+def conditions(sides: Sequence[Side], busy: float) -> dict[str, object]:
+    """What a result says of how it was taken."""
+    return {
+        "page_cache": "warm",
+        "threads": THREADS,
+        "pinning": "none",
+        "load": {"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},
+        "commands": {side.name: side.shown() for side in sides},
+        **machine(),
+    }

@@ -11,7 +11,6 @@ JSON; without the peer it is not valid and the exit code is 1.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,18 +20,18 @@ from threading import Barrier
 
 from _client import Seen, ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
-from _machine import ROOT, machine
+from _machine import ROOT
 from _servers import (
     OURS,
     PEER,
-    THREADS,
     Side,
-    alternating,
     arguments_of,
     both,
+    conditions,
     core_folder,
     limited,
     running,
+    taken,
     warm,
 )
 
@@ -136,12 +135,7 @@ def report(samples: Mapping[str, Sequence[Sample]], sides: Sequence[Side], busy:
         samples={name: [{f: round(one[f], 2) for f in FIGURES} for one in taken] for name, taken in samples.items()},
         spread={name: {f: round(value, 4) for f, value in of.items()} for name, of in spreads.items()},
         tokens={"prompt": PROMPT, "generated": GENERATED, "long prompt": LONG},
-        page_cache="warm",
-        threads=THREADS,
-        pinning="none",
-        load={"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},
-        commands={side.name: side.shown() for side in sides},
-        **machine(),
+        **conditions(sides, busy),
     )
 
 
@@ -151,11 +145,7 @@ def main() -> int:
     sides = both(core, arguments.program, *PEER_OPTIONS)
     short, (long,) = prompts(core, max(BATCHES), PROMPT), prompts(core, 1, LONG)
     busy = busy_share()
-    samples: dict[str, list[Sample]] = {side.name: [] for side in sides}
-    for side in alternating(sides, max(4, arguments.runs)):
-        samples[side.name].append(sample(side, short, long))
-        shown = ", ".join(f"{name} {value:.3g}" for name, value in samples[side.name][-1].items())
-        print(f"{side.name}: {shown}", file=sys.stderr, flush=True)
+    samples = taken(sides, max(4, arguments.runs), lambda side: sample(side, short, long), lambda one: one)
     return 0 if report(samples, sides, busy) else 1
 
 

@@ -8,7 +8,6 @@ the idle connections are opened before a sample and closed after it. The bar is 
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
 import statistics
@@ -18,9 +17,7 @@ from pathlib import Path
 
 from _client import ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
-from _machine import machine
-from _servers import THREADS, Running, arguments_of, core_folder, limited, ours, running, warm
-from host_start import QUESTION, TOKENS
+from _servers import QUESTION, TOKENS, Running, arguments_of, conditions, core_folder, limited, ours, running, warm
 
 BAR = 2.0
 IDLE = 2000
@@ -77,11 +74,7 @@ def main() -> int:
         samples={str(idle): [round(value, 4) for value in values] for idle, values in seconds.items()},
         spread={str(idle): round(value, 4) for idle, value in spreads.items()},
         bytes_a_connection=round((after - before) / IDLE),
-        threads=THREADS,
-        pinning="none",
-        load={"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},
-        commands={"ours": side.shown()},
-        **machine(),
+        **conditions([side], busy),
     )
     return 0 if done else 1
 

@@ -10,7 +10,6 @@ is ready, the peer answers 503, and the client asks again a millisecond later. S
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,26 +17,25 @@ from dataclasses import dataclass
 
 from _client import Seen, ask
 from _judge import BUSY, SPREAD, busy_share, print_result, spread
-from _machine import machine
 from _servers import (
     OURS,
     PEER,
-    THREADS,
+    QUESTION,
+    TOKENS,
     Running,
     Side,
-    alternating,
     arguments_of,
     both,
+    conditions,
     core_folder,
     limited,
     running,
+    taken,
     warm,
 )
 
 BAR_SECONDS, BAR_RATIO = 0.45, 1.3
 PROMPT_TOKENS = 39
-TOKENS = 16
-QUESTION = [{"role": "user", "content": "What is the capital of France, please?"}]
 PEER_OPTIONS = ("-c", "2048", "-np", "1")
 PHASES = ("listening", "ready", "first token")
 
@@ -110,12 +108,7 @@ def report(samples: Mapping[str, Sequence[Sample]], sides: Sequence[Side], busy:
         peak_bytes={name: int(statistics.median(one.peak_bytes for one in taken)) for name, taken in samples.items()},
         text={name: taken[0].text for name, taken in samples.items()},
         prompt_tokens=PROMPT_TOKENS,
-        page_cache="warm",
-        threads=THREADS,
-        pinning="none",
-        load={"average": os.getloadavg()[0], "busy_share_at_start": round(busy, 3)},
-        commands={side.name: side.shown() for side in sides},
-        **machine(),
+        **conditions(sides, busy),
     )
 
 
@@ -123,13 +116,9 @@ def main() -> int:
     arguments = arguments_of(__doc__, 9)
     sides = both(core_folder(arguments.core), arguments.program, *PEER_OPTIONS)
     busy = busy_share()
-    samples: dict[str, list[Sample]] = {side.name: [] for side in sides}
     for side in sides:
         sample(side)  # what a first run ever leaves behind is of neither side
-    for side in alternating(sides, max(7, arguments.runs)):
-        samples[side.name].append(sample(side))
-        shown = ", ".join(f"{name} {value:.3g}" for name, value in samples[side.name][-1].seconds.items())
-        print(f"{side.name}: {shown}", file=sys.stderr, flush=True)
+    samples = taken(sides, max(7, arguments.runs), sample, lambda one: one.seconds)
     return 0 if report(samples, sides, busy) else 1
 
 

@@ -28,7 +28,7 @@ from heliograph.core.report import Padding, Report, Request
 from heliograph.core.sign import SigningKey, scratch_key
 from heliograph.core.templates import CopyNode, Edge, GraphTemplate, KernelNode, MemsetNode, Node, Ref, encode_catalogue
 from heliograph.core.write import Draft, DraftWriter, publish
-from heliograph.runtime.patterns import state_pattern
+from heliograph.runtime.patterns import state_period
 
 Script = Callable[..., dict[str, object]]  # fixture: runs a script of tests/fresh_process, gives its last line
 COLS = 256
@@ -112,8 +112,8 @@ class Study:
 
     def __post_init__(self) -> None:
         if not self.weights:
-            size, skip = COLS * self.depth * 4, self.seed << 12
-            self.weights = state_pattern("f32", size + skip)[skip:]
+            size, skip, period = COLS * self.depth * 4, self.seed << 12, state_period("f32")
+            self.weights = (period * (1 + (size + skip) // len(period)))[skip : skip + size]
 
 
 class Builder:

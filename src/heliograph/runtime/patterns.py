@@ -45,11 +45,6 @@ def state_period(dtype: str) -> bytes:
     return bytes(period)
 
 
-def state_pattern(dtype: str, size: int) -> bytes:
-    """The first ``size`` bytes of growing state before a self-test. A prefix of any longer pattern."""
-    return (state_period(dtype) * -(-size // _PERIOD))[:size]
-
-
 def tile(pattern: Pattern, size: int = _TILE) -> bytes:
     """The start of a scratch pattern; it repeats. Left-overs have none."""
     if pattern is Pattern.INTEGERS:

@@ -9,8 +9,7 @@
 
 Everything about a row that stays the same from step to step is its :class:`Seat`. A bucket remembers who sat in each
 of its rows at its last run, so a step writes only what moved: ids, positions, lengths. Written in place, through
-views that are held open; the sampled tokens are read the same way. A decode step costs 22 us of Python with one row and
-25 us with sixteen, ``program.run`` included, and 3 us more for each row in which another sits down (2026-11-30).
+views that are held open; the sampled tokens are read the same way.
 
 One Steps a program, one thread at a time; after ``program.reset()`` make a new one.
 """
@@ -31,10 +30,9 @@ PADDING = -1
 CODES: Mapping[str, Literal["i", "q", "f"]] = {"i32": "i", "i64": "q", "f32": "f"}
 _SETTINGS = ("temperature", "top_k", "top_p", "min_p", "presence", "frequency", "repetition")
 _WRITTEN = (
-    "ids", "positions", "tables", "slots", "lengths", *_SETTINGS, "bias_ids", "bias_values", "mask_index", "seed",
-    "sample_position", "logprob_count",
+    "ids", "positions", "tables", "real", "slots", "lengths", *_SETTINGS, "bias_ids", "bias_values", "mask_index",
+    "seed", "sample_position", "logprob_count",
 )  # fmt: skip
-_OPTIONAL = frozenset({"last_row", "real"})  # of prefill only; of cores that skip padding
 _DIMENSIONS: Mapping[str, str] = {"decode": "rows", "prefill": "tokens"}
 
 
@@ -156,17 +154,15 @@ class _Rows:
     """One bucket: views of its fields, and who sits in each sampled row."""
 
     def __init__(self, program: Program, entry: str, shape: Mapping[str, int]) -> None:
-        bucket = program.fields(entry, shape)
-        names = {field.name for field in (*bucket.inputs, *bucket.outputs)}
         views: dict[str, memoryview[Any]] = {
             name: program.view(entry, shape, name).cast(CODES[program.buffer(entry, shape, name).dtype])
-            for name in (*_WRITTEN, *(_OPTIONAL & names), "sampled")
+            for name in (*_WRITTEN, *(("last_row",) if entry == "prefill" else ()), "sampled")
         }
         self._views = views
         self.sampled = views["sampled"]
         self._ids, self._positions = views["ids"], views["positions"]
         self._lengths, self._sample_position = views["lengths"], views["sample_position"]
-        self._last, self._real = views.get("last_row"), views.get("real")
+        self._real, self._last = views["real"], views.get("last_row")
         self._slots, self._tables, self._seed = views["slots"], views["tables"], views["seed"]
         self._settings = [(name, views[name]) for name in _SETTINGS]
         self._padding = memoryview(array("i", [PADDING]) * len(self._positions))
@@ -192,10 +188,9 @@ class _Rows:
         nexts = array("i", ends)
         self._lengths[: len(nexts)] = nexts
         self._sample_position[: len(nexts)] = nexts
+        self._real[0] = real
         if self._last is not None:
             self._last[0] = real - 1
-        if self._real is not None:
-            self._real[0] = real
 
     def _enter(self, row: int, seat: Seat) -> None:
         self._seats[row] = seat

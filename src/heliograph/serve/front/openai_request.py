@@ -136,7 +136,10 @@ _B = TypeVar("_B", bound=Body)
 # ---- body to plan --------------------------------------------------------------------------------------------------
 def read_chat(data: bytes, limits: Limits, strict: bool) -> tuple[str, Plan]:
     """The model that a chat is for, and what it asks. Raises Refusal."""
-    raw = read_object(data)
+    return _chat(read_object(data), limits, strict)
+
+
+def _chat(raw: Mapping[str, Any], limits: Limits, strict: bool) -> tuple[str, Plan]:
     ignored = _unknown(raw, ChatBody, strict)
     body = _convert(raw, ChatBody)
     if not 1 <= len(body.messages) <= limits.messages:
@@ -150,7 +153,10 @@ def read_chat(data: bytes, limits: Limits, strict: bool) -> tuple[str, Plan]:
 
 def read_completion(data: bytes, limits: Limits, strict: bool) -> tuple[str, Plan]:
     """The model that a completion is for, and what it asks. Raises Refusal."""
-    raw = read_object(data)
+    return _completion(read_object(data), limits, strict)
+
+
+def _completion(raw: Mapping[str, Any], limits: Limits, strict: bool) -> tuple[str, Plan]:
     ignored = _unknown(raw, CompletionBody, strict)
     body = _convert(raw, CompletionBody)
     prompts = _prompts(body.prompt, limits)
@@ -176,10 +182,10 @@ def read_tokenize(data: bytes, limits: Limits) -> tuple[str, Plan]:
     if len(body) != 2:
         raise invalid("exactly one of prompt and messages is needed", "prompt")
     if "messages" in body:
-        return name, read_chat(msgspec.json.encode(body), limits, strict=True)[1]
+        return _chat(body, limits, strict=True)
     if not isinstance(body["prompt"], str):
         raise invalid("a prompt that is no text", "prompt")
-    return name, read_completion(msgspec.json.encode(body), limits, strict=True)[1]
+    return _completion(body, limits, strict=True)
 
 
 def read_detokenize(data: bytes) -> tuple[str, list[int]]:
