@@ -24,11 +24,11 @@ from typing import Any, Literal
 from heliograph.core.manifest import Text
 from heliograph.errors import UsageError
 from heliograph.runtime.program import Program
-from heliograph.runtime.sampling import Sampling
+from heliograph.runtime.sampling import Sampling, Settings
 
 PADDING = -1
 CODES: Mapping[str, Literal["i", "q", "f"]] = {"i32": "i", "i64": "q", "f32": "f"}
-_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "presence", "frequency", "repetition")
+_SETTINGS = Settings.__struct_fields__
 _WRITTEN = (
     "ids", "positions", "tables", "real", "slots", "lengths", *_SETTINGS, "bias_ids", "bias_values", "mask_index",
     "seed", "sample_position", "logprob_count",

@@ -26,6 +26,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 
 from heliograph.errors import ProtocolError
+from heliograph.runtime import sampling
 
 PROTOCOL = 1
 MAX_FRAME = 4 << 20  # bytes: a prompt of 2^17 tokens takes at most 5 bytes each
@@ -57,16 +58,9 @@ class Start(Frame, tag="start", frozen=True):
     wait_all: bool = False  # build and test every bucket before Ready
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a row's tokens are chosen. The defaults take the most likely token, the lowest id among equals."""
+class Settings(sampling.Settings, frozen=True, forbid_unknown_fields=True):
+    """How a row's tokens are chosen."""
 
-    temperature: float = 0.0
-    top_k: Count = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    presence: float = 0.0
-    frequency: float = 0.0
-    repetition: float = 1.0
     bias: Annotated[tuple[tuple[Token, float], ...], Few] = ()
 
 

@@ -17,11 +17,7 @@ def single_run(submit: Submit, seed: int, text: Text) -> tuple[list[int], str]:
     while len(gained) < room:
         held = dict.fromkeys(submit.stops, NEVER) if len(gained) < submit.least else {}
         given = submit.settings
-        sampling = Sampling(
-            temperature=given.temperature, top_k=given.top_k, top_p=given.top_p, min_p=given.min_p,
-            presence=given.presence, frequency=given.frequency, repetition=given.repetition,
-            bias=dict(given.bias) | held, seed=seed,
-        )  # fmt: skip
+        sampling = Sampling(**given.numbers, bias=dict(given.bias) | held, seed=seed)
         token = next_token(tokens, sampling, text.vocabulary)
         if token in submit.stops:
             return gained, "stop"

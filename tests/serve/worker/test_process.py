@@ -73,17 +73,9 @@ def single_runs(core: Path, order: Submit) -> Mapping[int, list[int]]:
     given = order.settings
     with verify(core, Policy.local()) as verified, load(verified, ready=()) as program:
         return {
-            row: list(
-                generate(
-                    program, order.prompt, order.limit,
-                    Sampling(
-                        temperature=given.temperature, top_k=given.top_k, presence=given.presence,
-                        frequency=given.frequency, repetition=given.repetition, seed=seed,
-                    ),
-                )
-            )
+            row: list(generate(program, order.prompt, order.limit, Sampling(**given.numbers, seed=seed)))
             for row, seed in order.rows
-        }  # fmt: skip
+        }
 
 
 # ---- start -----------------------------------------------------------------------------------------------------------

@@ -107,11 +107,7 @@ class Row:
         bias = dict(settings.bias)
         if self.held_back:
             bias |= dict.fromkeys(self.prompt.stops, float("-inf"))
-        return Sampling(
-            temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p, min_p=settings.min_p,
-            presence=settings.presence, frequency=settings.frequency, repetition=settings.repetition, bias=bias,
-            seed=self.seed,
-        )  # fmt: skip
+        return Sampling(**settings.numbers, bias=bias, seed=self.seed)
 
     @property
     def held_back(self) -> bool:
