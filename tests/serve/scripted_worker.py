@@ -18,6 +18,7 @@ from heliograph.serve.frames import (
     Gain,
     Hello,
     Launched,
+    Load,
     Phase,
     Ready,
     Start,
@@ -87,6 +88,7 @@ class ScriptedWorker:
         self._script, self._told = script, told
         self._lines: dict[int, list[tuple[tuple[int, ...], str]]] = {}
         self._ends: dict[int, Line] = {}
+        self._hangs = False
         self._fresh: list[int] = []  # rows that wait for their prefill
         self._work = asyncio.Event()
         self._over = asyncio.Event()
@@ -142,9 +144,16 @@ class ScriptedWorker:
         elif isinstance(message, Cancel):
             for row in message.rows:
                 self._told.cancelled.append(row)
+                says = row in self._lines and not self._hangs
                 self._drop(row)
+                if says:
+                    self._say(Ended(row, "cancelled", self._load))
         elif isinstance(message, Stop) and not self._script.ignores_stop:
             self._end(0)
+
+    @property
+    def _load(self) -> Load:
+        return Load(len(self._lines), 0, 60)
 
     def _drop(self, row: int) -> None:
         self._lines.pop(row, None)
@@ -174,6 +183,7 @@ class ScriptedWorker:
                 await self._work.wait()
             await asyncio.sleep(script.interval)
             if script.hangs_after >= 0 and count >= script.hangs_after:
+                self._hangs = True
                 await asyncio.Event().wait()
             if not self._lines:
                 continue
@@ -200,8 +210,9 @@ class ScriptedWorker:
         for row in rows:
             tokens, end = self._lines[row].pop(0)
             if end in ("refused", "cancelled"):
-                self._say(Ended(row, end, 60, self._ends[row].message))
+                message = self._ends[row].message
                 self._drop(row)
+                self._say(Ended(row, end, self._load, message))
                 continue
             gains.append(Gain(row, tokens, end))
             if end:
@@ -210,7 +221,7 @@ class ScriptedWorker:
             return None
         return Launched(
             entry=entry, bucket=len(gains), real=len(gains), nanoseconds=1_000_000, gains=tuple(gains),
-            running=len(self._lines), waiting=0, free_blocks=60, prepared=4,
+            load=self._load, prepared=4,
         )  # fmt: skip
 
     def _say(self, message: FromWorker) -> None:

@@ -28,6 +28,7 @@ from heliograph.serve.frames import (
     Gain,
     Hello,
     Launched,
+    Load,
     Message,
     Phase,
     Ready,
@@ -46,7 +47,7 @@ SETTINGS = Settings(
 LAUNCHED = Launched(
     entry="decode", bucket=4, real=3, nanoseconds=12345678,
     gains=(Gain(1, (5,)), Gain(2, (), "stop"), Gain(3, (9,), "length")),
-    running=3, waiting=2, free_blocks=100, prepared=7,
+    load=Load(3, 2, 100), prepared=7,
 )  # fmt: skip
 FRONT: list[Message] = [
     Start(PROTOCOL, "/cores/smollm2"),
@@ -62,8 +63,8 @@ WORKER: list[Message] = [
     Ready(concurrency=16, blocks=8191, block_tokens=16, biases=32),
     LAUNCHED,
     msgspec.structs.replace(LAUNCHED, entry="prefill", gains=()),
-    Ended(3, "cancelled", 7),
-    Ended(4, "refused", 7, "too long"),
+    Ended(3, "cancelled", Load(0, 0, 7)),
+    Ended(4, "refused", Load(1, 2, 7), "too long"),
     Failed("CoreError", "doing", "found", "required", "hint"),
 ]
 SUBMIT: dict[str, Any] = {"type": "submit", "rows": [[1, 2]], "prompt": [1], "limit": 1}
@@ -201,8 +202,8 @@ def test_a_field_of_submit_beyond_its_bound_is_refused(field: str, good: object,
             FromFront,
         ),
         (
-            {"type": "ended", "row": 1, "end": "refused", "free_blocks": 1},
-            {"type": "ended", "row": 1, "end": "stop", "free_blocks": 1},
+            {"type": "ended", "row": 1, "end": "refused", "load": [0, 0, 1]},
+            {"type": "ended", "row": 1, "end": "stop", "load": [0, 0, 1]},
             FromWorker,
         ),
         (
@@ -242,10 +243,10 @@ def test_a_frame_of_the_largest_size_is_waited_for() -> None:
 
 
 def test_a_message_longer_than_a_frame_is_not_sent() -> None:
-    room = MAX_FRAME - len(encode(Ended(1, "refused", 0, "x" * 100_000))) + PREFIX.size + 100_000
-    assert len(encode(Ended(1, "refused", 0, "x" * room))) == PREFIX.size + MAX_FRAME
+    room = MAX_FRAME - len(encode(Ended(1, "refused", Load(0, 0, 0), "x" * 100_000))) + PREFIX.size + 100_000
+    assert len(encode(Ended(1, "refused", Load(0, 0, 0), "x" * room))) == PREFIX.size + MAX_FRAME
     with pytest.raises(ProtocolError):
-        encode(Ended(1, "refused", 0, "x" * (room + 1)))
+        encode(Ended(1, "refused", Load(0, 0, 0), "x" * (room + 1)))
 
 
 def test_the_largest_submit_fits_into_a_frame() -> None:

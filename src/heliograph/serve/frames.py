@@ -118,6 +118,14 @@ class Gain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     end: Literal["", "stop", "length"] = ""
 
 
+class Load(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the rows hold of a worker."""
+
+    running: Count  # rows that hold a slot
+    waiting: Count  # rows that wait for one
+    free_blocks: Count
+
+
 class Launched(Frame, tag="launched", frozen=True):
     """A launch was read back.
 
@@ -130,9 +138,7 @@ class Launched(Frame, tag="launched", frozen=True):
     real: Count  # of them not padding
     nanoseconds: Count
     gains: tuple[Gain, ...]
-    running: Count  # rows that hold a slot, after this launch
-    waiting: Count  # rows that wait for one
-    free_blocks: Count
+    load: Load  # after this launch
     prepared: Count  # buckets that are built and tested
 
 
@@ -141,7 +147,7 @@ class Ended(Frame, tag="ended", frozen=True):
 
     row: Row
     end: Literal["cancelled", "refused"]
-    free_blocks: Count  # after that
+    load: Load  # after that
     message: str = ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.serve.frames import Gain, Launched, Settings
+from heliograph.serve.frames import Gain, Launched, Load, Settings
 from heliograph.serve.front.journal import Journal, Work
 from heliograph.serve.front.rounds import Rounds
 from heliograph.serve.front.text_stream import TextStream
@@ -22,7 +22,7 @@ class Letters:
 def launched(entry: str, gains: list[Gain], nanoseconds: int = 5, real: int | None = None) -> Launched:
     return Launched(
         entry=entry, bucket=16, real=len(gains) if real is None else real, nanoseconds=nanoseconds,
-        gains=tuple(gains), running=0, waiting=0, free_blocks=0, prepared=0,
+        gains=tuple(gains), load=Load(0, 0, 0), prepared=0,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from fake_device import FakeClock, FakeDevice, text
 from single_run import single_run
 
 from heliograph.errors import ProtocolError
-from heliograph.serve.frames import Cancel, Launched, Settings, Submit
+from heliograph.serve.frames import Cancel, Launched, Load, Settings, Submit
 from heliograph.serve.limits import Limits
 from heliograph.serve.worker.engine import Engine
 
@@ -150,9 +150,9 @@ def test_a_cancel_frees_slots_and_blocks_at_once_whenever_it_comes(engine: Engin
     before = {row for row in (1, 2, 3, 4, 9) if row not in ends}
     ended = engine.cancel(Cancel((1, 2, 3, 4, 9)))
     assert [(each.row, each.end) for each in ended] == [(row, "cancelled") for row in sorted(before)]
-    assert not ended or ended[-1].free_blocks == BLOCKS
+    assert not ended or ended[-1].load == Load(0, 0, BLOCKS)
     assert (free(engine), engine.busy) == (BLOCKS, False)
-    assert engine._scheduler.running == engine._scheduler.waiting == 0
+    assert engine._scheduler.load == Load(0, 0, BLOCKS)
     assert engine.cancel(Cancel((1, 9, 12345))) == []
 
 
@@ -204,7 +204,7 @@ def test_counters_add_up(engine: Engine, device: FakeDevice) -> None:
     assert [(each.entry, each.bucket, each.real) for each in launched] == device.launches
     assert all(each.nanoseconds == 1000 for each in launched)  # the clock is looked at before and after
     last = launched[-1]
-    assert (last.running, last.waiting, last.free_blocks) == (0, 0, BLOCKS)
+    assert last.load == Load(0, 0, BLOCKS)
 
 
 # ---- buckets that are not ready at the start -------------------------------------------------------------------------

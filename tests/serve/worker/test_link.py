@@ -10,11 +10,11 @@ from threading import Timer
 import pytest
 
 from heliograph.errors import ProtocolError
-from heliograph.serve.frames import Cancel, Decoder, Ended, FromWorker, Start, Stop, encode
+from heliograph.serve.frames import Cancel, Decoder, Ended, FromWorker, Load, Start, Stop, encode
 from heliograph.serve.limits import Limits
 from heliograph.serve.worker.link import FrontGone, Link
 
-LONG = Ended(1, "refused", 0, "x" * 100_000)
+LONG = Ended(1, "refused", Load(0, 0, 0), "x" * 100_000)
 BOUND = 300_000
 
 

@@ -81,7 +81,7 @@ def test_a_fifth_long_answer_waits_for_a_row_and_is_whole() -> None:
     server = Server()
     rows = [server.ask(PROMPTS[number % 4], 64, seed=number) for number in range(ROWS + 1)]
     launched = server.run()
-    assert max(each.running for each in launched) == ROWS
-    assert launched[0].waiting == 1
+    assert max(each.load.running for each in launched) == ROWS
+    assert launched[0].load.waiting == 1
     assert server.whole(rows)
     assert server.rounds.emitted == (ROWS + 1) * 63

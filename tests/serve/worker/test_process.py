@@ -29,6 +29,7 @@ from heliograph.serve.frames import (
     FromWorker,
     Hello,
     Launched,
+    Load,
     Phase,
     Ready,
     Settings,
@@ -152,7 +153,7 @@ def test_streams_in_company_have_the_tokens_of_their_single_runs(worker: WorkerP
     for order in orders:
         assert {row: tokens[row] for row, _ in order.rows} == single_runs(tiny_core, order)
     assert sum(len(gain.tokens) for each in launched for gain in each.gains) == sum(map(len, tokens.values()))
-    assert (launched[-1].free_blocks, launched[-1].running) == (29, 0)
+    assert launched[-1].load == Load(0, 0, 29)
 
 
 @pytest.mark.parametrize("after", range(0, 12, 2))
@@ -183,7 +184,7 @@ def test_a_row_that_is_cancelled_at_any_point_leaves_the_others_and_the_memory_a
     worker.send(Submit(((4, 0),), (1,), 1))
     (last,) = worker.until(lambda each: isinstance(each, Launched))
     assert isinstance(last, Launched)
-    assert last.free_blocks == 29
+    assert last.load.free_blocks == 29
 
 
 def test_a_refused_submit_leaves_the_worker_alive(worker: WorkerProcess) -> None:

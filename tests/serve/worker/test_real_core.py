@@ -61,7 +61,7 @@ def test_buckets_built_under_load_change_no_token(program: Program) -> None:
             assert engine.submit(order) == []
         launched = run(engine)
         assert engine.unbuilt == 0
-        assert [launched[0].prepared, launched[-1].prepared, launched[-1].free_blocks] == [4, 5, 19]
+        assert [launched[0].prepared, launched[-1].prepared, launched[-1].load.free_blocks] == [4, 5, 19]
     assert collect(launched) == {
         row: single_run(program, order, seed) for order in orders for row, seed in order.rows
     }  # fmt: skip
@@ -88,7 +88,7 @@ def test_rows_that_come_and_go_at_random_change_nobody_elses_tokens(program: Pro
             if draw.random() < 0.3:
                 gone |= {each.row for each in engine.cancel(Cancel((chosen,)))}
         launched += run(engine)
-        assert launched[-1].free_blocks == 19
+        assert launched[-1].load.free_blocks == 19
     tokens = collect(launched)
     assert gone
     for order in orders:

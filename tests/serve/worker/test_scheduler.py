@@ -40,7 +40,7 @@ def test_rows_are_admitted_in_order_while_slots_are_free() -> None:
     made = [rows(scheduler, number)[0] for number in range(4)]
     assert numbers(scheduler.admit()) == [0, 1]
     assert scheduler.admit() == []
-    assert (scheduler.running, scheduler.waiting) == (2, 2)
+    assert (scheduler.load.running, scheduler.load.waiting) == (2, 2)
     scheduler.end(made[0])
     assert numbers(scheduler.admit()) == [2]
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from heliograph.serve.frames import Launched
+from heliograph.serve.frames import Launched, Load
 
 SHORT = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5,
@@ -40,7 +40,8 @@ class Metrics:
         self.inter_token = Histogram(SHORT)  # between what launches gave one request
         self.request = Histogram(LONG)  # from request to the end of its answer
         self.round_rows = Histogram(ROWS)  # padding left out
-        self.running = self.waiting = self.free_blocks = self.prepared = 0  # after the last launch
+        self.load = Load(0, 0, 0)  # as the worker said it last
+        self.prepared = 0
         self.restarts = 0
         self.phases: dict[str, int] = {}  # nanoseconds of the last start
 
@@ -61,5 +62,4 @@ class Metrics:
     def launched(self, launched: Launched) -> None:
         if launched.entry == "decode":
             self.round_rows.observe(launched.real)
-        self.running, self.waiting = launched.running, launched.waiting
-        self.free_blocks, self.prepared = launched.free_blocks, launched.prepared
+        self.load, self.prepared = launched.load, launched.prepared

@@ -11,7 +11,7 @@ import msgspec
 
 from heliograph.errors import HeliographError, TemplateError, UsageError
 from heliograph.runtime.text import Text
-from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Ended, Launched, Ready
+from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Ended, Launched, Load, Ready
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
@@ -145,7 +145,6 @@ class Service:
         """Ends what is still under way of it, at once."""
         if rows := generation.under_way:
             self.supervisor.cancel(rows)
-            self._rest()
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     async def drain(self, seconds: float) -> None:
@@ -167,27 +166,20 @@ class Service:
 
     def ready(self, ready: Ready) -> None:
         self._ready = ready
-        self.metrics.free_blocks = ready.blocks
+        self.metrics.load = Load(0, 0, ready.blocks)
         self._report.ready(round((self.world.clock() - self._began) * 1e9), self._face.result().numerics)
 
     def launched(self, launched: Launched, kept: int) -> None:
         self.rounds.count(launched, kept)
         self.metrics.launched(launched)
-        self._rest()
 
     def ended(self, ended: Ended) -> None:
-        self.metrics.free_blocks = ended.free_blocks
+        self.metrics.load = ended.load
 
     def restarting(self, error: HeliographError) -> None:
         self.metrics.restarts += 1
-        self._rest()
+        self.metrics.load = Load(0, 0, 0)
         self._report.restarting(error)
-
-    def _rest(self) -> None:
-        """Without a row nothing runs, whatever the last launch said: its rows may have been cancelled since. (Which
-        blocks are free then only the worker knows, and it says so with its next launch.)"""
-        if not self.journal:
-            self.metrics.running = self.metrics.waiting = 0
 
     async def _digest(self) -> str:
         face = await self._face

@@ -52,7 +52,7 @@ class Engine:
         prompt = Prompt.of(submit, text.context, text.block_tokens)
         reason = refusal(submit, prompt, self._device) or self._crowded(len(submit.rows))
         if reason:
-            return [Ended(number, "refused", self._scheduler.blocks.free, reason) for number, _ in submit.rows]
+            return [Ended(number, "refused", self._scheduler.load, reason) for number, _ in submit.rows]
         for number, seed in submit.rows:
             self._rows[number] = row = Row(number, seed, prompt)
             self._scheduler.add(row)
@@ -65,7 +65,7 @@ class Engine:
             row = self._rows.get(number)
             if row is not None:
                 self._end(row)
-                ended.append(Ended(number, "cancelled", self._scheduler.blocks.free))
+                ended.append(Ended(number, "cancelled", self._scheduler.load))
         return ended
 
     def _crowded(self, more: int) -> str:
@@ -147,11 +147,9 @@ class Engine:
     def _launched(
         self, entry: Literal["decode", "prefill"], bucket: int, real: int, nanoseconds: int, gains: Sequence[Gain]
     ) -> Launched:
-        scheduler = self._scheduler
         return Launched(
             entry=entry, bucket=bucket, real=real, nanoseconds=nanoseconds, gains=tuple(gains),
-            running=scheduler.running, waiting=scheduler.waiting, free_blocks=scheduler.blocks.free,
-            prepared=sum(map(len, self._ready.values())),
+            load=self._scheduler.load, prepared=sum(map(len, self._ready.values())),
         )  # fmt: skip
 
     def _seat(self, row: Row) -> None:

@@ -18,6 +18,7 @@ from itertools import islice
 
 import msgspec
 
+from heliograph.serve.frames import Load
 from heliograph.serve.worker.blocks import Blocks
 from heliograph.serve.worker.row import Row, State
 
@@ -58,12 +59,8 @@ class Scheduler:
         }  # fmt: skip
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def running(self) -> int:
-        return len(self._prefilling) + len(self._decoding)
+    def load(self) -> Load:
+        return Load(len(self._prefilling) + len(self._decoding), len(self._waiting), self.blocks.free)
 
     def add(self, row: Row) -> None:
         self._waiting.append(row)
