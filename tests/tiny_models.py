@@ -10,7 +10,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -21,13 +20,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+import tiny_tokenizer
 from heliograph.capture import capture
 from heliograph.models.load import load_model
 from heliograph.models.serving import Serving
+from tiny_tokenizer import CONTROLS
 
 torch.set_num_threads(1)  # PyTorch's threads spin while they wait, which costs more than they give on tiny models
 SMALL = Serving(context=96, decode_rows=(1, 2, 4), prefill_tokens=(16, 64), masks=4)
-CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = (("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("o", "r"), ("l", "d"))
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -45,18 +45,11 @@ KINDS: Mapping[str, tuple[type, type]] = {
 
 
 def tokens() -> list[str]:
-    """Controls, the byte alphabet, what the merges make."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    return [*CONTROLS, *alphabet, *("".join(merge) for merge in MERGES)]
+    return tiny_tokenizer.tokens(MERGES)
 
 
 def tokenizer_json() -> str:
-    vocabulary = {token: index for index, token in enumerate(tokens())}
-    tokenizer = Tokenizer(models.BPE(vocabulary, list(MERGES)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROLS])
-    return tokenizer.to_str()
+    return tiny_tokenizer.byte_level(MERGES).to_str()
 
 
 def random_model(kind: str, seed: int = 0, **settings: object) -> PreTrainedModel:

@@ -18,7 +18,8 @@ from heliograph.models.gguf_metadata import Metadata
 from heliograph.models.gguf_tokenizer import read_tokenizer
 from heliograph.models.model_text import ModelText
 from heliograph.runtime.text import Text
-from tiny_models import CONTROLS, random_model, write_gguf
+from tiny_models import random_model, write_gguf
+from tiny_tokenizer import CONTROLS
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 # As llama.cpp's llama-vocab.cpp states them; each expression splits the pieces that the one before left.

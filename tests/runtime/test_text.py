@@ -9,12 +9,12 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
 from heliograph.runtime.text import Text
+from tiny_tokenizer import CONTROLS, byte_level
 
-CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if tools %}{{ tools | tojson }}{% endif %}{{ note }}"
@@ -29,16 +29,6 @@ class Source:
     bos_text: str = "<|im_start|>"
     eos_text: str = "<|im_end|>"
     vocabulary: int = 300
-
-
-def byte_level() -> Tokenizer:
-    """Every byte a token: each character of several bytes is split at every byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate([*CONTROLS, *alphabet])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROLS])
-    return tokenizer
 
 
 def sentence_piece() -> Tokenizer:

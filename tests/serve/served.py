@@ -16,7 +16,6 @@ from pathlib import Path
 
 import uvloop
 from scripted_worker import Script, ScriptedWorker, Told
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from heliograph.core.manifest import Text as TextFacts
 from heliograph.errors import HeliographError
@@ -26,8 +25,8 @@ from heliograph.serve.front.server import main
 from heliograph.serve.front.service import World
 from heliograph.serve.front.start import Options, listen, url_of
 from heliograph.serve.limits import Limits
+from tiny_tokenizer import CONTROLS, byte_level
 
-CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS = 2
 TEMPLATE = (
     "{% for m in messages %}{% if m.content == 'REFUSE' %}{{ raise_exception('not this') }}{% endif %}"
@@ -35,16 +34,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 PATIENCE = 30.0  # seconds that a test waits for anything
-
-
-def byte_level() -> Tokenizer:
-    """Every byte a token: each character of several bytes is split at every byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate([*CONTROLS, *alphabet])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROLS])
-    return tokenizer
 
 
 VOCABULARY = len(CONTROLS) + 256

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_worker import Line, Script
-from served import CONTROLS, EOS, VOCABULARY, Served, byte_level, ids, serving
+from served import EOS, VOCABULARY, Served, ids, serving
 
 from heliograph.serve.frames import Submit
+from tiny_tokenizer import CONTROLS, byte_level
 
 HI = [{"role": "user", "content": "Hi"}]
 
