@@ -48,7 +48,8 @@ SCHEMA: dict[str, dict[str, Any]] = {
     "digests": {"sha256": "digest"},
     "predicate": {"name": "text", "sequence": "count", "signed_at": "text"},
     "core": {
-        "format": "count", "features": ["text"], "model": "text", "target": "target", "numerics": "text",
+        "format": "count", "features": ["text"], "model": "text", "target": "target",
+        "limits": [("pair", "text", "count")], "numerics": "text",
         "slot": "count", "regions": ["region"], "buffers": ["buffer"], "modules": ["module"],
         "functions": ["function"], "graphs": ["graph"], "entries": ["entry"], "graphs_file": "blob",
         "weights": "weights", "choices": ["choice"], "self_tests": ["self_test"], "text": ("?", "text_model"),
@@ -61,7 +62,9 @@ SCHEMA: dict[str, dict[str, Any]] = {
     "slice": {"offset": "count", "size": "count", "blob": "digest"},
     "buffer": {"name": "name", "role": "text", "offset": "count", "size": "count", "dtype": "text",
                "shape": "shape", "grows": "boolean"},
-    "module": {"blob": "digest", "family": "name", "origin": "text", "size": "count"},
+    "module": {"blob": "digest", "family": "name", "origin": "text", "size": "count",
+               "globals": ["global"]},
+    "global": {"name": "name", "size": "count", "blob": "digest"},
     "function": {"name": "name", "module": "count", "param_bytes": "count", "pointers": ["count"],
                  "constants": [("pair", "text", "text")]},
     "graph": {"name": "name", "flags": "count", "nodes": "count", "edges": "count"},
@@ -303,10 +306,12 @@ def check_signature(path: Path, keys: list[bytes]) -> tuple[dict[str, Any], list
     return statement, signers
 
 
-# ---- core.json: M5, M30 to M51 -----------------------------------------------------------------------------------
+# ---- core.json: M5, M30 to M53 -----------------------------------------------------------------------------------
 
 ITEM = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4, "u8": 1,
         "bool": 1}  # fmt: skip
+
+LIMITS = {"heap", "l2_fetch", "l2_persisting", "pending_launches", "printf", "stack", "sync_depth"}
 
 
 def product(extents: list[int]) -> int:
@@ -326,7 +331,10 @@ def check_target(core: dict[str, Any]) -> None:
     rest = (target["processors"], target["shared_optin"], target["driver"])
     need(core["model"] and target["arch"] and target["ranks"] >= 1, "M30")
     need(core["numerics"] in {"row-invariant", "fast"} and target["device"] in {"host", "cuda"}, "M30")
-    need(target["abi"] == 0 if target["device"] == "cuda" else target["abi"] >= 1 and rest == (0, 0, 0), "M30")
+    host = target["device"] == "host"
+    need(target["abi"] >= 1 and rest == (0, 0, 0) if host else target["abi"] == 0 and min(rest) >= 1, "M30")
+    names = [name for name, _ in core["limits"]]
+    need(not (host and names) and names == sorted(set(names)) and set(names) <= LIMITS, "M53")
 
 
 def check_regions(core: dict[str, Any]) -> None:
@@ -382,6 +390,10 @@ def check_program(core: dict[str, Any]) -> None:
     need(unique([(function["module"], function["name"]) for function in core["functions"]]), "M38")
     need(unique([module["blob"] for module in core["modules"]]), "M38")
     need({function["module"] for function in core["functions"]} == set(range(len(core["modules"]))), "M38")
+    for module in core["modules"]:
+        names = [variable["name"] for variable in module["globals"]]
+        need(names == sorted(set(names)) and all(variable["size"] for variable in module["globals"]), "M52")
+        need(not (host and names), "M52")
     need(core["graphs"] and unique([graph["name"] for graph in core["graphs"]]), "M40")
     for graph in core["graphs"]:
         need(graph["flags"] in {0, 1, 8, 9} and graph["nodes"] >= 1, "M40")
@@ -473,6 +485,7 @@ def check_blobs(core: dict[str, Any]) -> set[str]:
     need([blob["digest"] for blob in core["blobs"]] == sorted(sizes), "M51")
     need("0" * 64 not in sizes, "M49")
     held = [(module["blob"], module["size"]) for module in core["modules"]]
+    held += [(variable["blob"], variable["size"]) for module in core["modules"] for variable in module["globals"]]
     held += [(part["blob"], part["size"]) for region in core["regions"] for part in region["initial"]]
     for test in core["self_tests"]:
         held += [(case["inputs"], input_bytes(core, test["graph"])) for case in test["cases"]]
@@ -486,7 +499,7 @@ def check_blobs(core: dict[str, Any]) -> set[str]:
     return {digest for digest, _ in held}
 
 
-# ---- graphs.safetensors: M60 to M85 ------------------------------------------------------------------------------
+# ---- graphs.safetensors: M60 to M87 ------------------------------------------------------------------------------
 
 NUMPY = {"U8": "u1", "U32": "<u4", "U64": "<u8", "I64": "<i8"}
 COLUMNS: dict[str, tuple[str, int]] = {}  # name: (dtype, elements of a row)
@@ -505,6 +518,8 @@ for _dtype, _width, _names in (
     ("I64", 1, "function.attr.value"),
 ):
     COLUMNS.update(dict.fromkeys(_names.split(), (_dtype, _width)))
+
+NODE_ATTRIBUTES = {1: 28, 2: 4, 4: 12, 5: 4, 8: 4, 9: 2, 10: 4, 11: 12, 14: 4}  # id: bytes of its members
 
 
 def columns_of(data: bytes) -> dict[str, np.ndarray]:
@@ -565,6 +580,7 @@ class Catalogue:
         self.check_edges()
         chunks = -(-self.core["weights"]["size"] // (4 << 20))
         need(len(self.c["weights.chunks"]) == chunks, "M46")
+        self.check_cuda()
 
     def rows(self, names: str, count: int, rule: str = "M70") -> None:
         for name in names.split():
@@ -658,6 +674,28 @@ class Catalogue:
             for low, high in zip(c[name], c[name][1:], strict=False):
                 need((np.diff(c[ids][low:high].astype(int)) > 0).all(), "M79")
             need(not self.host or len(c[ids]) == 0, "M79")
+
+    def check_cuda(self) -> None:
+        """Ids and values that only a CUDA driver knows."""
+        c = self.c
+        if self.host:
+            return
+        for number, value in zip(c["attr.id"].tolist(), c["attr.value"], strict=True):
+            need(number in NODE_ATTRIBUTES and not value[NODE_ATTRIBUTES[number] :].any(), "M86")
+            if number == 1:
+                base, size = (int.from_bytes(value[at : at + 8].tobytes(), "little") for at in (0, 8))
+                spans = [(int(region["base"], 16), region["span"]) for region in self.core["regions"]]
+                need(base == size == 0 or any(b <= base and base + size <= b + s for b, s in spans), "M86")
+        for number, value in zip(c["function.attr.id"].tolist(), c["function.attr.value"].tolist(), strict=True):
+            need(number in {8, 9, 11, 12, 13, 14, 15}, "M87")
+            need((-1 if number == 9 else 0) <= value < 2**31, "M87")
+        for number in range(len(self.core["graphs"])):
+            for edge in range(*map(int, c["graph.edges"][number : number + 2])):
+                port, to_port, kind = c["edge.data"][edge][:3].tolist()
+                ends = [int(c["node.kind"][self.first[number] + int(c[end][edge])]) for end in ("edge.from", "edge.to")]
+                need(to_port == 0 and (port, kind) in {(0, 0), (1, 1), (2, 0), (2, 1)}, "M84")
+                need(not port or ends[0] == 0, "M84")
+                need(not kind or ends == [0, 0], "M84")
 
     def place(self, rule: str, buffer: Any, offset: Any, size: int, address: Any, written: bool) -> None:
         need(buffer < len(self.sizes), rule)

@@ -230,9 +230,9 @@ class Builder:
             target=manifest.Target(
                 device="host", arch=study.arch, abi=KERNEL_ABI, ranks=1, processors=0, shared_optin=0, driver=0
             ),
-            regions=self.regions(), buffers=tuple(self.memory.buffers),
+            limits=(), regions=self.regions(), buffers=tuple(self.memory.buffers),
             modules=(
-                manifest.Module(blob=digest, family="study", origin="tests", size=len(image(study.level))),
+                manifest.Module(blob=digest, family="study", origin="tests", size=len(image(study.level)), globals=()),
             ),
             functions=tuple(
                 manifest.Function(

@@ -181,6 +181,7 @@ def tiny_core(weight_bytes: int = 5 * MIB, cap: int = MIB, text: bool = False) -
         features=(),
         model="tiny",
         target=Target(device="host", arch=LEVEL, abi=KERNEL_ABI, ranks=1, processors=0, shared_optin=0, driver=0),
+        limits=(),
         numerics="row-invariant",
         slot=0,
         regions=places.regions(initial),
@@ -287,7 +288,9 @@ def weights_of(places: Places, image: bytes, slices: tuple[Slice, ...], cap: int
 
 
 def module_of(blob: str) -> Module:
-    return Module(blob=blob, family="probe", origin=f"heliograph host kernels {LEVEL}", size=len(probe_image()))
+    return Module(
+        blob=blob, family="probe", origin=f"heliograph host kernels {LEVEL}", size=len(probe_image()), globals=()
+    )
 
 
 def bucket_of(places: Places, number: int) -> Bucket:

@@ -146,6 +146,7 @@ def core() -> Core:
         features=(),
         model="test",
         target=Target(device="host", arch="generic", abi=1, ranks=1, processors=0, shared_optin=0, driver=0),
+        limits=(),
         numerics="row-invariant",
         slot=0,
         regions=(region, msgspec.structs.replace(region, role="state")),

@@ -56,7 +56,7 @@ def both(data: bytes) -> str:
 @settings(max_examples=1500, deadline=None)
 @given(st.integers(0, len(CORE) - 1), st.integers(1, 255))
 def test_they_agree_on_every_altered_byte_of_core_json(at: int, value: int) -> None:
-    """M1 to M5, M30 to M51"""
+    """M1 to M5, M30 to M53"""
     data = bytearray(CORE)
     data[at] ^= value
     both(bytes(data))
@@ -105,7 +105,7 @@ ODD = st.one_of(
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_they_agree_on_every_altered_value_of_core_json(draw: st.DataObject) -> None:
-    """M4, M5, M30 to M51: values exchanged, doubled, taken away, made odd."""
+    """M4, M5, M30 to M53: values exchanged, doubled, taken away, made odd."""
     plain = json.loads(CORE)
     for _ in range(draw.draw(st.integers(1, 2))):
         way = draw.draw(st.sampled_from(WAYS))
@@ -141,7 +141,7 @@ def lookup(value: Any, way: tuple[Any, ...]) -> Any:
 def test_they_agree_on_well_signed_cores_with_altered_graphs(
     tiny: TinyCore, policy: Policy, tmp_path: Path, seed: int
 ) -> None:
-    """M60 to M85: flipped bytes of graphs.safetensors under a fresh, valid signature."""
+    """M60 to M87: flipped bytes of graphs.safetensors under a fresh, valid signature."""
     generator = random.Random(seed)
     data = tiny.graphs_bytes()
     for number in range(25):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from core.alter import altered
 from heliograph import _native
 from heliograph.core.catalogue import check_catalogue
 from heliograph.core.columns import read_columns
-from heliograph.core.format import COLUMNS
+from heliograph.core.format import COLUMNS, region_base
 from heliograph.core.manifest import Core
 from heliograph.core.templates import Edge, GraphTemplate, KernelNode, MemsetNode, Ref, decode_catalogue
 from heliograph.errors import FormatError
@@ -309,10 +310,13 @@ def test_a_memset_or_copy_into_what_is_only_read_is_refused(tiny: TinyCore, role
 def cuda_parts() -> TinyCore:
     """The same core for a CUDA device, with what only such a core may have."""
     parts = tiny_core(weight_bytes=64 << 10)
-    changes = {"target/device": "cuda", "target/abi": 0, "functions/0/pointers": [], "functions/0/param_bytes": 24}
+    changes = {
+        "target/device": "cuda", "target/abi": 0, "target/processors": 132, "target/shared_optin": 232448,
+        "target/driver": 13000, "functions/0/pointers": [], "functions/0/param_bytes": 24,
+    }  # fmt: skip
 
     def change(graph: GraphTemplate) -> GraphTemplate:
-        memset, copy, more, kernel, empty = graph.nodes
+        memset, copy, more, kernel, _ = graph.nodes
         assert isinstance(kernel, KernelNode)
         assert isinstance(memset, MemsetNode)
         kernel = replace(
@@ -327,11 +331,43 @@ def cuda_parts() -> TinyCore:
         )
         memset = replace(memset, element=2, value=0xFFFF, width=2, height=3, pitch=6)
         edges = (*graph.edges[:3], Edge(3, 4, bytes([1, 0, 1, 0, 0, 0, 0, 0])))
-        return replace(graph, nodes=(memset, copy, more, kernel, empty), edges=edges)
+        return replace(graph, nodes=(memset, copy, more, kernel, kernel), edges=edges)
 
-    graphs = (change(parts.graphs[0]), parts.graphs[1])
-    graphs = (graphs[0], replace(change(parts.graphs[1])))
-    return replace(parts, core=altered(parts.core, changes), graphs=graphs)
+    return replace(parts, core=altered(parts.core, changes), graphs=tuple(map(change, parts.graphs)))
+
+
+def attribute(number: int, value: bytes) -> Lie:
+    """The last node attribute of the first kernel becomes this one."""
+    return all_of(put("attr.id", 1, number), put("attr.value", 1, np.frombuffer(value.ljust(64, b"\0"), np.uint8)))
+
+
+def function_attribute(number: int, value: int) -> Lie:
+    return rows(function__attrs=[0, 1], function__attr__id=[number], function__attr__value=[value])
+
+
+def window(base: int, size: int) -> Lie:
+    return all_of(
+        rows(kernel__attrs=[0, 1, 1, 1, 1], attr__id=[1], attr__value=np.zeros((1, 64))),
+        put("attr.value", (0, slice(0, 16)), list(struct.pack("<QQ", base, size))),
+    )
+
+
+IO = region_base(0, "io")
+CUDA_ALLOWED: dict[str, Lie] = {
+    "the largest attribute id": attribute(14, b"\x64\0\0\0"),
+    "a cluster": attribute(4, struct.pack("<III", 2, 1, 1)),
+    "a domain map of two bytes": attribute(9, b"\0\1"),
+    "a window in a region": window(IO, 4096),
+    "no window": window(0, 0),
+    "a shared-memory limit": function_attribute(8, 232448),
+    "a carve-out left to the driver": function_attribute(9, -1),
+    "the largest value": function_attribute(15, (1 << 31) - 1),
+    "an ordinary edge behind the launch": put("edge.data", (3, slice(0, 3)), [2, 0, 0]),
+    "a programmatic edge behind the launch": put("edge.data", (3, slice(0, 3)), [2, 0, 1]),
+    "a programmatic edge": put("edge.data", (3, slice(0, 3)), [1, 0, 1]),
+    "words of 32 bits": all_of(put("memset.element", 0, 4), put("memset.width", 0, 1), put("memset.height", 0, 1),
+                               put("memset.pitch", 0, 0), put("memset.value", 0, (1 << 32) - 1)),
+}  # fmt: skip
 
 
 CUDA_REFUSED: dict[str, tuple[str, Lie]] = {
@@ -345,18 +381,51 @@ CUDA_REFUSED: dict[str, tuple[str, Lie]] = {
     "a memset value of three bytes": ("M80", put("memset.value", 0, 1 << 16)),
     "another pointer than its reference": ("M77", put("param.bytes", 12, 1)),
     "a reference beyond the parameters": ("M76", put("ref.at", 0, 20)),
-}
+    "an unknown attribute": ("M86", attribute(16, b"\1")),
+    "an attribute of launches only": ("M86", attribute(12, b"")),
+    "a node that the device updates": ("M86", attribute(13, b"\1")),
+    "a cluster with something behind it": ("M86", attribute(4, struct.pack("<IIII", 2, 1, 1, 1))),
+    "a domain map of three bytes": ("M86", attribute(9, b"\0\1\1")),
+    "a window outside every region": ("M86", window(IO - 4096, 4096)),
+    "a window beyond its region": ("M86", window(IO, 1 << 40)),
+    "a size without a window": ("M86", window(0, 1)),
+    "a function attribute that cannot be set": ("M87", function_attribute(10, 1)),
+    "an unknown function attribute": ("M87", function_attribute(16, 1)),
+    "a function attribute below 0": ("M87", function_attribute(8, -1)),
+    "a carve-out below -1": ("M87", function_attribute(9, -2)),
+    "a function attribute beyond 31 bits": ("M87", function_attribute(15, 1 << 31)),
+    "a programmatic port without type": ("M84", put("edge.data", (3, slice(0, 3)), [1, 0, 0])),
+    "a programmatic type without port": ("M84", put("edge.data", (3, slice(0, 3)), [0, 0, 1])),
+    "a port of the target": ("M84", put("edge.data", (3, slice(0, 3)), [1, 1, 1])),
+    "an unknown port": ("M84", put("edge.data", (3, slice(0, 3)), [3, 0, 1])),
+    "an unknown type of edge": ("M84", put("edge.data", (3, slice(0, 3)), [1, 0, 2])),
+    "a programmatic edge from a copy": ("M84", put("edge.data", (2, slice(0, 3)), [1, 0, 1])),
+    "a programmatic edge to a copy": ("M84", all_of(
+        rows(edge__from=[0, 1, 2, 3, 0, 1, 2, 3]), put("edge.data", (0, slice(0, 3)), [1, 0, 1]))),
+    "a port of a copy": ("M84", put("edge.data", (2, slice(0, 3)), [2, 0, 0])),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CUDA_REFUSED)
 def test_columns_of_a_cuda_core_that_lie_are_refused(name: str) -> None:
-    """M75, M76, M77, M79, M80, M84"""
+    """M75, M76, M77, M79, M80, M84, M86, M87 (B5)"""
     parts = cuda_parts()
     table = table_of(parts)
     assert both(parts.core, table) == ""
     rule, lie = CUDA_REFUSED[name]
     lie(table)
     assert both(parts.core, table) == rule
+
+
+@pytest.mark.parametrize("name", CUDA_ALLOWED)
+def test_columns_that_only_a_cuda_core_may_have_are_accepted(name: str) -> None:
+    """M75, M79, M80, M84, M86, M87 (B5): the twins, and none of it on the host."""
+    parts = cuda_parts()
+    table = table_of(parts)
+    CUDA_ALLOWED[name](table)
+    assert both(parts.core, table) == ""
+    host = altered(parts.core, {"target/device": "host", "target/abi": 1})
+    assert both(host, table) in {"M74", "M75", "M79", "M80", "M84"}
 
 
 def test_collectives_and_their_consumers_are_pairs_in_order(tiny: TinyCore) -> None:
@@ -377,7 +446,7 @@ def test_collectives_and_their_consumers_are_pairs_in_order(tiny: TinyCore) -> N
 @settings(max_examples=600, deadline=None)
 @given(st.data())
 def test_both_readers_agree_on_every_altered_column(draw: st.DataObject) -> None:
-    """M70 to M85: a value, a row more or a row less anywhere."""
+    """M70 to M87: a value, a row more or a row less anywhere."""
     parts = cuda_parts() if draw.draw(st.booleans()) else tiny_core(weight_bytes=64 << 10)
     table = table_of(parts)
     for _ in range(draw.draw(st.integers(1, 2))):

@@ -75,6 +75,17 @@ CASES = "self_tests/0/cases"
 TENSORS = "weights/tensors"
 IN, OUT = BUFFERS["io/step/1/in/x"], BUFFERS["io/step/1/out/y"]
 
+GLOBALS = "modules/0/globals"
+CUDA: Change = {
+    "target/device": "cuda", "target/abi": 0, "target/processors": 132, "target/shared_optin": 232448,
+    "target/driver": 13000, "functions/0/pointers": [],
+}  # fmt: skip
+
+
+def variable(name: str, size: int = 64, blob: str = TABLE) -> dict[str, Any]:
+    return {"name": name, "size": size, "blob": blob}
+
+
 REFUSED: dict[str, tuple[str, Change]] = {
     "a later format": ("M5", {"format": FORMAT + 1}),
     "an unknown feature": ("M5", {"features": ["time-travel"]}),
@@ -86,6 +97,19 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "a host without ABI": ("M30", {"target/abi": 0}),
     "a host with processors": ("M30", {"target/processors": 132}),
     "CUDA with a host ABI": ("M30", {"target/device": "cuda"}),
+    "CUDA without processors": ("M30", CUDA | {"target/processors": 0}),
+    "CUDA without shared memory": ("M30", CUDA | {"target/shared_optin": 0}),
+    "CUDA without a driver": ("M30", CUDA | {"target/driver": 0}),
+    "a variable on the host": ("M52", {GLOBALS: [variable("counter")]}),
+    "a variable without bytes": ("M52", CUDA | {GLOBALS: [variable("counter", 0)]}),
+    "variables out of order": ("M52", CUDA | {GLOBALS: [variable("b"), variable("a")]}),
+    "a variable twice": ("M52", CUDA | {GLOBALS: [variable("a"), variable("a")]}),
+    "a variable that is not listed": ("M51", CUDA | {GLOBALS: [variable("a", blob=OTHER)]}),
+    "a variable of another size": ("M51", CUDA | {GLOBALS: [variable("a", 63)]}),
+    "a limit on the host": ("M53", {"limits": [["stack", 1024]]}),
+    "an unknown limit": ("M53", CUDA | {"limits": [["patience", 1]]}),
+    "limits out of order": ("M53", CUDA | {"limits": [["stack", 1024], ["heap", 1024]]}),
+    "a limit twice": ("M53", CUDA | {"limits": [["stack", 1024], ["stack", 1024]]}),
     "a slot that does not exist": ("M31", {"slot": 8}),
     "another slot than the bases": ("M31", {"slot": 1}),
     "an unknown role": ("M31", {r("constants", "role"): "constant"}),
@@ -209,7 +233,8 @@ REFUSED: dict[str, tuple[str, Change]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_core_that_means_something_else_is_refused(core: Core, name: str) -> None:
-    """M5, M30, M31, M32, M33, M34, M35, M36, M37, M38, M40, M41, M42, M43, M44, M45, M47, M48, M49, M50, M51"""
+    """M5, M30, M31, M32, M33, M34, M35, M36, M37, M38, M40, M41, M42, M43, M44, M45, M47,
+    M48, M49, M50, M51, M52, M53"""
     rule, changes = REFUSED[name]
     record = altered(core, changes)
     assert product_verdict(record) == rule
@@ -224,6 +249,9 @@ def test_the_unaltered_core_is_accepted(core: Core) -> None:
 
 PARAMS = {"functions/0/param_bytes": MAX_PARAM_BYTES}
 ALLOWED: dict[str, Change] = {
+    "a CUDA core": CUDA,
+    "variables of a CUDA module": CUDA | {GLOBALS: [variable("_ZN3fooE"), variable("counter")]},
+    "limits of a CUDA context": CUDA | {"limits": [["heap", 8 << 20], ["stack", 0]]},
     "the last slot": {
         "slot": 7,
         "regions": lambda all: [r | {"base": hex(int(r["base"], 16) + 7 * SLOT_STRIDE)} for r in all],
@@ -260,7 +288,7 @@ ALLOWED: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_is_just_allowed_is_accepted(core: Core, name: str) -> None:
-    """M30 to M51: the other side of each limit."""
+    """M30 to M53: the other side of each limit."""
     record = altered(core, ALLOWED[name])
     assert product_verdict(record) == ""
     assert independent_verdict(record) == ""

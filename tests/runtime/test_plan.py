@@ -40,7 +40,7 @@ def core(*, grows: bool = True, text: bool = True, units: int = 3) -> manifest.C
         target=manifest.Target(
             device="host", arch="generic", abi=1, ranks=1, processors=0, shared_optin=0, driver=0
         ),
-        regions=(region("weights", 10 * MIB), region("io", MIB), state),
+        limits=(), regions=(region("weights", 10 * MIB), region("io", MIB), state),
         graphs=(manifest.Graph(name="decode/1", flags=0, nodes=100, edges=99),),
         entries=(), graphs_file=blob, choices=(), self_tests=(test,), text=language if text else None, blobs=(),
         weights=manifest.Weights(cap=MIB, size=10 * MIB, slices=(), tensors=()),

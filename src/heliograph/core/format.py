@@ -79,6 +79,24 @@ LAYOUTS: Final[Mapping[str, tuple[int, int]]] = {  # packed layouts: elements of
 }
 FLAGS: Final = (0, 1, 8, 9)  # instantiation flags
 
+# ---- what only a CUDA device has -------------------------------------------------------------------------------
+CUDA_NODE_ATTRIBUTES: Final[Mapping[int, int]] = {  # id of a kernel node attribute: bytes of its members
+    1: 28,  # access policy window
+    2: 4,  # cooperative
+    4: 12,  # cluster dimension
+    5: 4,  # cluster scheduling policy
+    8: 4,  # priority
+    9: 2,  # memory synchronisation domain map
+    10: 4,  # memory synchronisation domain
+    11: 12,  # preferred cluster dimension
+    14: 4,  # preferred shared memory carve-out
+}
+CUDA_ACCESS_WINDOW: Final = 1  # the attribute whose value begins with an address and a size
+CUDA_FUNCTION_ATTRIBUTES: Final = (8, 9, 11, 12, 13, 14, 15)  # those that can be set
+CUDA_CARVE_OUT: Final = 9  # the function attribute that may be -1
+CUDA_LIMITS: Final = ("heap", "l2_fetch", "l2_persisting", "pending_launches", "printf", "stack", "sync_depth")
+CUDA_EDGES: Final = ((0, 0), (1, 1), (2, 0), (2, 1))  # port of the source, type
+
 
 def region_base(slot: int, role: str) -> int:
     """The address of a region in a slot. The span ends 4 GiB before the next region's unit."""

@@ -71,11 +71,20 @@ class Buffer(Record, frozen=True, kw_only=True):
     grows: bool
 
 
+class Global(Record, frozen=True, kw_only=True):
+    """A variable of a CUDA module, and what it holds before the first launch."""
+
+    name: Name  # its symbol
+    size: Count
+    blob: Digest
+
+
 class Module(Record, frozen=True, kw_only=True):
     blob: Digest
     family: Name
     origin: str  # "heliograph host kernels x86-64-v3", or the vendor library it came from
     size: Count
+    globals: tuple[Global, ...]  # sorted by name; empty on the host
 
 
 class Function(Record, frozen=True, kw_only=True):
@@ -184,6 +193,7 @@ class Core(Record, frozen=True, kw_only=True):
     features: tuple[str, ...]  # required features, sorted
     model: str  # architecture name, e.g. "llama" or the class of the module
     target: Target
+    limits: tuple[tuple[str, Count], ...]  # of the CUDA context, sorted by name; empty on the host
     numerics: str  # "row-invariant" | "fast"
     slot: Count
     regions: tuple[Region, ...]

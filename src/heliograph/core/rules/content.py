@@ -105,6 +105,8 @@ def references(core: Core) -> Iterator[tuple[str, str, int | None]]:
     """Every reference to a blob: what it is, the digest, the size it states (None: it states none)."""
     for module in core.modules:
         yield f"image {module.family}", module.blob, module.size
+        for variable in module.globals:
+            yield f"variable {variable.name} of {module.family}", variable.blob, variable.size
     for part in core.weights.slices:
         yield WEIGHTS, part.blob, part.size
     for region in core.regions:

@@ -10,9 +10,11 @@ def check_meaning(core: Core, draft: bool = False) -> None:
     """FormatError naming the first rule that a decoded core breaks. A draft may hold unknown self-test results."""
     content.check_version(core)
     memory.check_target(core)
+    memory.check_limits(core)
     memory.check_regions(core)
     memory.check_buffers(core)
     program.check_functions(core)
+    program.check_globals(core)
     program.check_graphs(core)
     program.check_fields(core)
     weights.check_slices(core)

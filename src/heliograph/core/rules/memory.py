@@ -1,4 +1,4 @@
-"""Target, slot, regions, buffers: M30 to M37."""
+"""Target, limits, slot, regions, buffers: M30 to M37, M53."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import prod
 
 from heliograph.core.format import (
     BUFFER_ALIGNMENT,
+    CUDA_LIMITS,
     DTYPES,
     INITIAL_ROLES,
     ROLES,
@@ -27,15 +28,23 @@ _WORD = 4 << 30  # bytes of addresses that share their high 32 bits
 
 def check_target(core: Core) -> None:
     target = core.target
-    host = (target.processors, target.shared_optin, target.driver) == (0, 0, 0) and target.abi >= 1
+    limits = (target.processors, target.shared_optin, target.driver)
+    fits = {"host": target.abi >= 1 and not any(limits), "cuda": target.abi == 0 and all(limits)}
     if not (
         core.model
         and core.numerics in {"row-invariant", "fast"}
         and target.arch
         and target.ranks >= 1
-        and ((target.device == "host" and host) or (target.device == "cuda" and target.abi == 0))
+        and fits.get(target.device, False)
     ):
         raise refusal(DOING, f"numerics {core.numerics}, {target}", "a target and numerics of the format", "M30")
+
+
+def check_limits(core: Core) -> None:
+    names = [name for name, _ in core.limits]
+    known = CUDA_LIMITS if core.target.device == "cuda" else ()
+    if names != sorted(set(names)) or not set(known).issuperset(names):
+        raise refusal(DOING, f"context limits {names}", f"of {list(known)}, sorted, each once", "M53")
 
 
 def check_regions(core: Core) -> None:

@@ -1,4 +1,4 @@
-"""Modules, functions, graphs, entries, fields: M38, M40 to M42."""
+"""Modules, functions, graphs, entries, fields: M38, M40 to M42, M52."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from heliograph.core.manifest import Bucket, Core, Entry, Field, Function
 from heliograph.core.refusal import refusal
 
 DOING = "checking core.json"
+
+
+def check_globals(core: Core) -> None:
+    for module in core.modules:
+        names = [each.name for each in module.globals]
+        if names != sorted(set(names)) or not all(each.size for each in module.globals):
+            raise refusal(
+                DOING, f"variables {names} of {module.family}", "ascending names, each once, of at least 1 byte", "M52"
+            )
+        if names and core.target.device == "host":
+            raise refusal(DOING, f"variables {names} of {module.family}", "none on the host", "M52")
 
 
 def check_functions(core: Core) -> None:
