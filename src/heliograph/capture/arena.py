@@ -104,6 +104,16 @@ class Arena:
             self.close()
             raise
 
+    @classmethod
+    def over(cls, device: Device, slot: int, placed: Mapping[str, tuple[Reservation, int]]) -> Arena:
+        """An arena of regions that were reserved and backed elsewhere: role to reservation and bytes in use."""
+        arena = cls(device, slot, {})
+        for role, (reservation, size) in placed.items():
+            if size:
+                arena.sizes[role] = size
+                arena.blocks[role] = Block(role, reservation, size)
+        return arena
+
     def _back(self, role: str, size: int) -> None:
         if size > region_span(role):
             raise OutOfMemoryError(

@@ -48,6 +48,10 @@ class BufferTable:
         self.private_bytes = max(self.private_bytes, self._workspaces.peak)
         self._tensors, self._workspaces = Ranges(), Ranges()
 
+    def put(self, name: str, role: str, offset: int, size: int, dtype: str, shape: tuple[int, ...]) -> int:
+        """A buffer whose place was chosen elsewhere: by PyTorch's allocator."""
+        return self._append(name, role, offset, size, dtype, shape, False)
+
     def take(self, name: str, size: int, dtype: str, shape: tuple[int, ...]) -> int:
         """A buffer in scratch for a tensor that begins to live."""
         return self._append(name, "scratch", self._tensors.take(size), size, dtype, shape, False)

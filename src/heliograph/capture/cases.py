@@ -25,7 +25,7 @@ def self_tests(recording: Recording, writer: DraftWriter) -> tuple[tuple[manifes
     for index, recorded in enumerate(recording.graphs):
         cases = []
         for case, given in enumerate(_test_inputs(recording, recorded)):
-            inputs = writer.put_blob(b"".join(given.inputs[field.name] for field in recorded.walked.inputs))
+            inputs = writer.put_blob(b"".join(given.inputs[field.name] for field in recorded.inputs))
             units = recording.spec.units if given.units is None else given.units
             cases.append(manifest.Case(inputs=inputs, outputs=UNKNOWN_DIGEST, state=UNKNOWN_DIGEST, units=units))
             padding += _padding(recording, index, case, recorded, given)
@@ -35,8 +35,7 @@ def self_tests(recording: Recording, writer: DraftWriter) -> tuple[tuple[manifes
 
 def _padding(recording: Recording, graph: int, case: int, recorded: RecordedGraph, given: Example) -> Iterator[Padding]:
     """The fields of a case that have rows which are no real ones. Rows are the leading dimension."""
-    walked = recorded.walked
-    fields = [(field, False) for field in walked.inputs] + [(field, True) for field in walked.outputs]
+    fields = [(field, False) for field in recorded.inputs] + [(field, True) for field in recorded.outputs]
     for dimension, rows in (given.real_rows or {}).items():
         for field, output in fields:
             buffer = recording.buffers.all[field.buffer]
@@ -54,18 +53,18 @@ def _padding(recording: Recording, graph: int, case: int, recorded: RecordedGrap
 def _leads(dimension: str, recorded: RecordedGraph, field: str, output: tuple[int, ...] | None) -> bool:
     """Whether a field's rows are those of a bucket's dimension; of an output only its shape is known."""
     if output is not None:
-        return output[:1] == (recorded.walked.bucket[dimension],)
-    spec = recorded.walked.entry.inputs.get(field)
+        return output[:1] == (recorded.bucket[dimension],)
+    spec = recorded.entry.inputs.get(field)
     return spec is not None and spec.shape[:1] == (dimension,)
 
 
 def _test_inputs(recording: Recording, recorded: RecordedGraph) -> list[Example]:
     """Two or three different inputs, then the first again: what a replay leaves behind must not change the next."""
-    spec, entry, bucket = recording.spec, recorded.walked.entry, recorded.walked.bucket
+    spec, entry, bucket = recording.spec, recorded.entry, recorded.bucket
     given: list[Example] = []
     for seed in range(MOST_SEEDS):
         made = example(spec, entry, bucket, seed)
-        if not recorded.walked.inputs:
+        if not recorded.inputs:
             return [made] * 2
         if all(made.inputs != each.inputs for each in given):
             given.append(made)
@@ -74,7 +73,7 @@ def _test_inputs(recording: Recording, recorded: RecordedGraph) -> list[Example]
     if len(given) >= LEAST_INPUTS:
         return [*given, given[0]]
     raise UsageError(
-        f"making self-test inputs for {recorded.walked.name!r}",
+        f"making self-test inputs for {recorded.name!r}",
         found=f"the same inputs for {MOST_SEEDS} seeds",
         required="inputs that differ from seed to seed",
         hint="let spec.examples use its seed, or state wider bounds of values in the inputs' TensorSpec",

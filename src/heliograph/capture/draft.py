@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import msgspec
 
 from heliograph.capture.cases import self_tests
-from heliograph.capture.images import Images
+from heliograph.capture.kernels import Kernels
 from heliograph.capture.recording import RecordedGraph, Recording
 from heliograph.capture.spec import TextSpec
-from heliograph.capture.tape import Fill, Launch, Step
 from heliograph.core import manifest
-from heliograph.core.format import FORMAT, KERNEL_ABI, ROLES, UNKNOWN_DIGEST, region_base, region_span
+from heliograph.core.format import FORMAT, INITIAL_ROLES, ROLES, UNKNOWN_DIGEST, region_base, region_span
 from heliograph.core.manifest import Core, Slice
 from heliograph.core.report import Padding, SelfTestResult
-from heliograph.core.templates import CopyNode, Edge, GraphTemplate, KernelNode, MemsetNode, Node, encode_catalogue
+from heliograph.core.templates import Edge, GraphTemplate, encode_catalogue
 from heliograph.core.write import DraftWriter
 
 PIECE = 64 << 20  # bytes of the weights that are handed over at a time
@@ -40,25 +39,27 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
     ExportManifestError if the recording is no longer what was captured.
     """
     recording.manifest.check()  # holds: R4 tests/capture/test_draft.py::test_a_graph_that_was_reset_is_not_written
-    slices, chunks = writer.put_weights(_weights_image(recording), cap)
+    weights = recording.pieces("weights", 0, recording.arena.sizes.get("weights", 0), PIECE)
+    slices, chunks = writer.put_weights(weights, cap)
     tests, padding = self_tests(recording, writer)
-    initial = {role: _initial(recording, writer, role) for role in ("constants", "persistent")}
-    templates = [_template(recording, recorded) for recorded in recording.graphs]
-    no_attributes: list[tuple[()]] = [() for _ in recording.images.functions]
+    initial = {role: tuple(_initial(recording, writer, role)) for role in INITIAL_ROLES}
+    templates = [_template(recorded) for recorded in recording.graphs]
+    attributes = [function.attributes for function in recording.kernels.functions]
     core = Core(
         format=FORMAT,
         features=(),
         model=recording.spec.model,
-        target=_target(recording),
+        target=recording.target,
         numerics=recording.spec.numerics,
         slot=recording.spec.slot,
+        limits=recording.limits,
         regions=tuple(_regions(recording, initial)),
         buffers=tuple(recording.buffers.all),
-        modules=tuple(_modules(recording.images, writer)),
-        functions=tuple(_functions(recording.images)),
+        modules=tuple(_modules(recording.kernels, writer)),
+        functions=tuple(_functions(recording.kernels)),
         graphs=tuple(
             manifest.Graph(
-                name=recorded.walked.name, flags=template.flags, nodes=len(template.nodes), edges=len(template.edges)
+                name=recorded.name, flags=template.flags, nodes=len(template.nodes), edges=len(template.edges)
             )
             for recorded, template in zip(recording.graphs, templates, strict=True)
         ),
@@ -72,7 +73,7 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
         text=_text(recording.spec.text, writer),
         blobs=(),
     )
-    return Contents(core, encode_catalogue(templates, no_attributes, chunks), padding)
+    return Contents(core, encode_catalogue(templates, attributes, chunks), padding)
 
 
 def with_results(core: Core, results: tuple[SelfTestResult, ...]) -> Core:
@@ -89,66 +90,39 @@ def with_results(core: Core, results: tuple[SelfTestResult, ...]) -> Core:
     return msgspec.structs.replace(core, self_tests=tuple(tests))
 
 
-# ---- kernels -------------------------------------------------------------------------------------------------------
-def _modules(images: Images, writer: DraftWriter) -> Iterator[manifest.Module]:
-    for image in images.images:
+# ---- kernels and graphs --------------------------------------------------------------------------------------------
+def _modules(kernels: Kernels, writer: DraftWriter) -> Iterator[manifest.Module]:
+    for image in kernels.images:
         yield manifest.Module(
             blob=writer.put_blob(image.data),
             family=image.family,
-            origin=f"heliograph host kernels {images.level}",
+            origin=image.origin,
             size=len(image.data),
+            globals=tuple(
+                manifest.Global(name=name, size=len(content), blob=writer.put_blob(content))
+                for name, content in image.globals
+            ),
         )
 
 
-def _functions(images: Images) -> Iterator[manifest.Function]:
-    for function, image in images.functions:
+def _functions(kernels: Kernels) -> Iterator[manifest.Function]:
+    for function in kernels.functions:
         yield manifest.Function(
             name=function.name,
-            module=image,
+            module=function.image,
             param_bytes=function.param_bytes,
-            pointers=tuple(function.pointer_offsets),
+            pointers=function.pointers,
             constants=(),
         )
 
 
-# ---- graphs --------------------------------------------------------------------------------------------------------
-def _template(recording: Recording, recorded: RecordedGraph) -> GraphTemplate:
+def _template(recorded: RecordedGraph) -> GraphTemplate:
     """A graph as data. Edges and flags are the driver's; GraphStateError if the graph was reset."""
-    template = recorded.graph.template
+    edges = recorded.graph.template.edges()
     return GraphTemplate(
-        nodes=tuple(_node(recording, step) for step in recorded.walked.steps),
-        edges=tuple(Edge(source=source, target=target, data=data) for source, target, data in template.edges()),
+        nodes=recorded.nodes,
+        edges=tuple(Edge(source=source, target=target, data=data) for source, target, data in edges),
         flags=recorded.graph.encoder_flags(),
-    )
-
-
-def _node(recording: Recording, step: Step) -> Node:
-    if isinstance(step, Launch):
-        return KernelNode(
-            origin=step.origin,
-            function=recording.images.number(step.family, step.name),
-            grid=(step.blocks, 1, 1),
-            params=step.params,
-            refs=tuple(sorted(step.refs, key=lambda ref: ref.at)),
-        )
-    if isinstance(step, Fill):
-        return MemsetNode(
-            origin=step.origin,
-            address=step.to.address,
-            buffer=step.to.buffer,
-            offset=step.to.offset,
-            width=step.size,
-            value=step.value,
-        )
-    return CopyNode(
-        origin=step.origin,
-        to=step.to.address,
-        to_buffer=step.to.buffer,
-        to_offset=step.to.offset,
-        source=step.source.address,
-        source_buffer=step.source.buffer,
-        source_offset=step.source.offset,
-        size=step.size,
     )
 
 
@@ -170,19 +144,11 @@ def _regions(recording: Recording, initial: dict[str, tuple[Slice, ...]]) -> Ite
             )
 
 
-def _weights_image(recording: Recording) -> Iterator[memoryview]:
-    size = recording.arena.sizes.get("weights", 0)
-    for offset in range(0, size, PIECE):
-        with recording.arena.region("weights").view(offset, min(PIECE, size - offset)) as piece:
-            yield piece
-
-
-def _initial(recording: Recording, writer: DraftWriter, role: str) -> tuple[Slice, ...]:
-    size = recording.arena.sizes.get(role, 0)
-    if not size:
-        return ()
-    with recording.arena.region(role).view(0, size) as image:
-        return (Slice(offset=0, size=size, blob=writer.put_blob(image)),)
+def _initial(recording: Recording, writer: DraftWriter, role: str) -> Iterator[Slice]:
+    """What of a region is kept by value, each range a blob."""
+    for offset, size in recording.kept.get(role, ()):
+        for image in recording.pieces(role, offset, size, size):
+            yield Slice(offset=offset, size=size, blob=writer.put_blob(image))
 
 
 # ---- entries ----------------------------------------------------------------------------------------
@@ -191,30 +157,18 @@ def _entries(recording: Recording) -> Iterator[manifest.Entry]:
     for entry in recording.spec.entries:
         buckets = tuple(
             manifest.Bucket(
-                shape=tuple(recorded.walked.bucket.items()),
+                shape=tuple(recorded.bucket.items()),
                 segments=(manifest.Segment(kind="graph", graph=index),),
-                inputs=recorded.walked.inputs,
-                outputs=recorded.walked.outputs,
+                inputs=recorded.inputs,
+                outputs=recorded.outputs,
             )
             for index, recorded in numbered
-            if recorded.walked.entry is entry
+            if recorded.entry is entry
         )
         yield manifest.Entry(name=entry.name, buckets=buckets)
 
 
 # ---- the rest ------------------------------------------------------------------------------------------------------
-def _target(recording: Recording) -> manifest.Target:
-    return manifest.Target(
-        device=recording.device.kind,
-        arch=recording.images.level,
-        abi=KERNEL_ABI,
-        ranks=1,
-        processors=0,
-        shared_optin=0,
-        driver=0,
-    )
-
-
 def _text(text: TextSpec | None, writer: DraftWriter) -> manifest.Text | None:
     if text is None:
         return None

@@ -112,17 +112,17 @@ def _note_recording(notes: Notes, recording: Recording) -> None:
     """Device, and what was taken in this process."""
     counters = recording.device.counters()
     costs = [recorded.graph.costs for recorded in recording.graphs]
-    notes.families = tuple(image.family for image in recording.images.images)
+    notes.families = tuple(image.family for image in recording.kernels.images)
     notes.device |= {"arch": recording.device.arch, "kind": recording.device.kind, "processor": processor_name()}
     notes.costs |= {
         "executables": str(counters["executables_created"]),
         "executables_device_bytes": str(sum(cost.device_bytes for cost in costs)),
         "executables_host_bytes": str(sum(cost.host_bytes for cost in costs)),
-        "functions": str(len(recording.images.functions)),
+        "functions": str(len(recording.kernels.functions)),
         "graphs": str(len(recording.graphs)),
         "mapped_bytes": str(recording.arena.mapped_bytes),
-        "modules": str(len(recording.images.images)),
-        "nodes": str(sum(len(recorded.walked.steps) for recorded in recording.graphs)),
+        "modules": str(len(recording.kernels.images)),
+        "nodes": str(sum(len(recorded.nodes) for recorded in recording.graphs)),
         "peak_host_bytes": str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from heliograph._native import Device, Function, Module
+from heliograph.capture.kernels import KernelFunction, KernelImage, Kernels
 from heliograph.core.manifest import Digest
 from heliograph.device.host import best_level, kernel_image
 from heliograph.device.modules import load_module
@@ -44,6 +45,18 @@ class Images:
     def number(self, family: str, name: str) -> int:
         """Index of a function that was asked for."""
         return self._numbers[family, name]
+
+    def kernels(self) -> Kernels:
+        """What was asked for, as it goes into a core."""
+        return Kernels(
+            tuple(
+                KernelImage(image.data, image.family, f"heliograph host kernels {self.level}") for image in self.images
+            ),
+            tuple(
+                KernelFunction(function.name, image, function.param_bytes, tuple(function.pointer_offsets))
+                for function, image in self.functions
+            ),
+        )
 
     def _module(self, family: str) -> tuple[Module, int]:
         if family not in self._modules:

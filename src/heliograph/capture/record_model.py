@@ -23,12 +23,12 @@ from heliograph.capture.moved import check_nothing_moved
 from heliograph.capture.recording import RecordedGraph, Recording
 from heliograph.capture.settings import fixed_settings
 from heliograph.capture.spec import CaptureSpec, graph_name
-from heliograph.capture.tape import Fill, Launch, Step
-from heliograph.capture.walk import Walk, Walker
+from heliograph.capture.tape import Fill, Launch, Step, stored
+from heliograph.capture.walk import Walk, WalkedGraph, Walker
 from heliograph.capture.weights import Weight, copy_in, model_weights, store, without_traces
-from heliograph.core.format import BUFFER_ALIGNMENT
+from heliograph.core.format import BUFFER_ALIGNMENT, KERNEL_ABI
 from heliograph.core.layout import align
-from heliograph.core.manifest import Tensor
+from heliograph.core.manifest import Target, Tensor
 from heliograph.device.graph import Graph
 from heliograph.errors import CaptureError
 
@@ -79,8 +79,7 @@ def record(
             record_export_graph(
                 call, stream=stream, pools=pools, owners=owners, retain=retain, flags=flags, graph=graph
             )
-            graphs.append(RecordedGraph(second.graphs[-1], graph))
-            _check_template(graphs[-1])
+            graphs.append(_recorded(second.graphs[-1], graph, images))
         check_nothing_moved(first, second)
         _write_constants(second, arena)
         tensors = _store_weights(weights, second, arena, consume, tell)
@@ -92,9 +91,11 @@ def record(
             second.buffers,
             tuple(graphs),
             tensors,
-            images,
+            images.kernels(),
+            _target(images),
             retain,
-            _manifest(device, graphs, arena),
+            export_manifest(device, graphs, arena),
+            {role: ((0, size),) for role in ("constants", "persistent") if (size := arena.sizes.get(role, 0))},
         )
         undo.pop_all()
     return recording
@@ -110,17 +111,24 @@ def _sizes(first: Walk, second: Walk) -> dict[str, int]:
     return sizes
 
 
-def _check_template(recorded: RecordedGraph) -> None:
+def _recorded(walked: WalkedGraph, graph: Graph, images: Images) -> RecordedGraph:
+    """A graph whose template is what was recorded."""
+    _check_template(walked, graph)
+    nodes = tuple(stored(step, images.number) for step in walked.steps)
+    return RecordedGraph(walked.name, walked.entry, walked.bucket, walked.inputs, walked.outputs, nodes, graph)
+
+
+def _check_template(walked: WalkedGraph, graph: Graph) -> None:
     """What the driver holds against what was recorded: every node, in order, in a chain."""
-    template, steps = recorded.graph.template, recorded.walked.steps
+    template, steps = graph.template, walked.steps
     nodes = template.nodes()
     for i, step in enumerate(steps):
         if i >= len(nodes) or _as_driver_tells(nodes[i]) != _as_recorded(step):
-            raise _differs(recorded, f"node {i} is not {step.origin!r} as it was recorded")
+            raise _differs(walked, f"node {i} is not {step.origin!r} as it was recorded")
     if len(nodes) != len(steps):
-        raise _differs(recorded, f"{len(nodes)} nodes")
+        raise _differs(walked, f"{len(nodes)} nodes")
     if [(source, target) for source, target, _ in template.edges()] != list(pairwise(range(len(nodes)))):
-        raise _differs(recorded, "edges that are not one from each node to the next")
+        raise _differs(walked, "edges that are not one from each node to the next")
 
 
 def _as_driver_tells(node: Node) -> tuple[object, ...]:
@@ -137,11 +145,11 @@ def _as_recorded(step: Step) -> tuple[object, ...]:
     return step.to.address, step.source.address, 0, step.size
 
 
-def _differs(recorded: RecordedGraph, found: str) -> CaptureError:
+def _differs(walked: WalkedGraph, found: str) -> CaptureError:
     return CaptureError(
-        f"reading graph {recorded.walked.name!r} back from the driver",
+        f"reading graph {walked.name!r} back from the driver",
         found=found,
-        required=f"the {len(recorded.walked.steps)} nodes that were recorded, in that order",
+        required=f"the {len(walked.steps)} nodes that were recorded, in that order",
         hint="something else was submitted to the capturing stream, or the driver is at fault",
     )
 
@@ -165,7 +173,13 @@ def _store_weights(
     return tuple(described)
 
 
-def _manifest(device: Device, graphs: list[RecordedGraph], arena: Arena) -> ExportManifest:
+def _target(images: Images) -> Target:
+    return Target(
+        device="host", arch=images.level, abi=KERNEL_ABI, ranks=1, processors=0, shared_optin=0, driver=0
+    )
+
+
+def export_manifest(device: Device, graphs: list[RecordedGraph], arena: Arena) -> ExportManifest:
     """What has to be as it is now until the last byte is written: graphs, and the memory of every region."""
     blocks = arena.blocks.values()
     return ExportManifest.of(

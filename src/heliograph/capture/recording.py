@@ -6,28 +6,36 @@ it also replays here, which is what bit equality with another process is measure
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
 from heliograph._native import Device, Stream
 from heliograph.capture.arena import Arena
 from heliograph.capture.buffers import BufferTable
-from heliograph.capture.images import Images
+from heliograph.capture.kernels import Kernels
 from heliograph.capture.manifests import ExportManifest
-from heliograph.capture.spec import CaptureSpec, Shape
-from heliograph.capture.walk import WalkedGraph
-from heliograph.core.manifest import Buffer, Tensor
+from heliograph.capture.spec import CaptureSpec, EntrySpec, Shape
+from heliograph.core.manifest import Buffer, Field, Target, Tensor
+from heliograph.core.templates import Node
 from heliograph.device.graph import Graph
 from heliograph.errors import GraphStateError, UsageError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedGraph:
-    """A graph, and what it consists of: its nodes in order, the buffers that a caller fills and reads."""
+    """A graph of one bucket: its nodes in order as they are stored, the buffers that a caller fills and reads."""
 
-    walked: WalkedGraph
+    name: str
+    entry: EntrySpec
+    bucket: Shape
+    inputs: tuple[Field, ...]  # shared ones last
+    outputs: tuple[Field, ...]
+    nodes: tuple[Node, ...]
     graph: Graph
+
+
+Ranges = tuple[tuple[int, int], ...]  # (offset, bytes) in a region
 
 
 class Recording:
@@ -42,10 +50,16 @@ class Recording:
         buffers: BufferTable,
         graphs: tuple[RecordedGraph, ...],
         tensors: tuple[Tensor, ...],
-        images: Images,
+        kernels: Kernels,
+        target: Target,
         retain: str,
         manifest: ExportManifest,
+        kept: Mapping[str, Ranges],
+        limits: tuple[tuple[str, int], ...] = (),
+        closing: Callable[[], None] | None = None,
     ) -> None:
+        """``kept``: what of each role's content a core has to keep by value. ``limits``: of the context (CUDA).
+        ``closing``: called before the memory goes."""
         self.spec = spec
         self.device = device
         self.stream = stream
@@ -53,9 +67,24 @@ class Recording:
         self.buffers = buffers
         self.graphs = graphs
         self.tensors = tensors
-        self.images = images
+        self.kernels = kernels
+        self.target = target
         self.retain = retain
         self.manifest = manifest
+        self.kept = kept
+        self.limits = limits
+        self._closing = closing
+
+    def pieces(self, role: str, offset: int, size: int, most: int) -> Iterator[memoryview | bytes]:
+        """The content of a region in pieces of at most ``most`` bytes: on the host a view each, else a copy."""
+        for start in range(offset, offset + size, most):
+            count = min(most, offset + size - start)
+            region = self.arena.region(role)
+            if self.device.kind == "host":
+                with region.view(start, count) as piece:
+                    yield piece
+            else:
+                yield region.read(start, count)
 
     # ---- replaying in this process ---------------------------------------------------------------------------------
     def run(self, entry: str, **shape: int) -> None:
@@ -102,6 +131,8 @@ class Recording:
         """Resets the graphs and gives the device memory back. Idempotent."""
         for recorded in self.graphs:
             recorded.graph.reset()
+        if self._closing is not None:
+            self._closing()
         self.arena.close()
 
     def __enter__(self) -> Recording:
@@ -115,16 +146,16 @@ class Recording:
     # ---- names -----------------------------------------------------------------------------------------------------
     def _graph(self, entry: str, shape: Mapping[str, int]) -> RecordedGraph:
         for recorded in self.graphs:
-            if recorded.walked.entry.name == entry and dict(recorded.walked.bucket) == dict(shape):
+            if recorded.entry.name == entry and dict(recorded.bucket) == dict(shape):
                 if recorded.graph.was_reset:
                     raise GraphStateError(
-                        f"using {recorded.walked.name!r}",
+                        f"using {recorded.name!r}",
                         found="a recording that was released",
                         required="a recording that holds its graphs",
                         hint="record the model again",
                     )
                 return recorded
-        known = ", ".join(recorded.walked.name for recorded in self.graphs)
+        known = ", ".join(recorded.name for recorded in self.graphs)
         raise UsageError(
             f"looking up entry {entry!r}",
             found=f"no bucket {dict(shape)}",
@@ -133,11 +164,11 @@ class Recording:
         )
 
     def _buffer(self, entry: str, shape: Shape, field: str) -> Buffer:
-        walked = self._graph(entry, shape).walked
-        for each in (*walked.inputs, *walked.outputs):
+        recorded = self._graph(entry, shape)
+        for each in (*recorded.inputs, *recorded.outputs):
             if each.name == field:
                 return self.buffers.all[each.buffer]
-        known = ", ".join(each.name for each in (*walked.inputs, *walked.outputs))
+        known = ", ".join(each.name for each in (*recorded.inputs, *recorded.outputs))
         raise UsageError(
             f"looking up a field of {entry!r}", found=repr(field), required=f"one of {known}", hint="use its name"
         )

@@ -26,6 +26,18 @@ def fixed_settings() -> Iterator[None]:
 
 
 @contextmanager
+def cuda_settings() -> Iterator[None]:
+    """PyTorch as every CUDA capture runs it: no gradients, no compilation, and the kernels it would take anyway."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast("cuda", enabled=False))
+        stack.enter_context(_collector_off())
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
 def _library_paths_off() -> Iterator[None]:
     """Without fused transformer layers and oneDNN's own recurrent layers, so that ops arrive one by one."""
     fused, library = torch.backends.mha.get_fastpath_enabled(), bool(torch.backends.mkldnn.enabled)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from heliograph._native import Function, Stream
 from heliograph.capture.buffers import BufferTable
-from heliograph.core.templates import Ref
+from heliograph.core.templates import CopyNode, KernelNode, MemsetNode, Node, Ref
 from heliograph.errors import CaptureError, ForeignMemoryError
 from heliograph.ops.launch import ITEM_BYTES, Kernel, Value, View
 
@@ -52,6 +52,37 @@ class Copy:
 
 
 Step = Launch | Fill | Copy
+
+
+def stored(step: Step, function: Callable[[str, str], int]) -> Node:
+    """A step as it is stored. ``function`` numbers the functions, by family and name."""
+    if isinstance(step, Launch):
+        return KernelNode(
+            origin=step.origin,
+            function=function(step.family, step.name),
+            grid=(step.blocks, 1, 1),
+            params=step.params,
+            refs=tuple(sorted(step.refs, key=lambda ref: ref.at)),
+        )
+    if isinstance(step, Fill):
+        return MemsetNode(
+            origin=step.origin,
+            address=step.to.address,
+            buffer=step.to.buffer,
+            offset=step.to.offset,
+            width=step.size,
+            value=step.value,
+        )
+    return CopyNode(
+        origin=step.origin,
+        to=step.to.address,
+        to_buffer=step.to.buffer,
+        to_offset=step.to.offset,
+        source=step.source.address,
+        source_buffer=step.source.buffer,
+        source_offset=step.source.offset,
+        size=step.size,
+    )
 
 
 class Tape:

@@ -114,8 +114,8 @@ class Walk:
             entry,
             bucket,
             tuple(tape.steps),
-            _fields(inputs) + _fields(self._shared),
-            _fields(outputs),
+            fields(inputs) + fields(self._shared),
+            fields(outputs),
         )
         self.graphs.append(walked)
         return walked
@@ -135,7 +135,7 @@ class Walk:
     ) -> dict[str, int]:
         """Calls the model and copies what it returns to its outputs."""
         results = entry.call(self._walker.model, **arguments)
-        _check_results(entry, {*entry.inputs, *self._shared}, results)
+        check_results(entry, {*entry.inputs, *self._shared}, results)
         buffers: dict[str, int] = {}
         targets: dict[str, Tensor] = {}
         for name, result in results.items():
@@ -177,11 +177,11 @@ class Walk:
         return self.buffers.add(name, role, ITEM_BYTES[dtype] * prod(shape), dtype, shape, grows=grows)
 
 
-def _fields(buffers: Mapping[str, int]) -> tuple[Field, ...]:
+def fields(buffers: Mapping[str, int]) -> tuple[Field, ...]:
     return tuple(Field(name=name, buffer=buffer) for name, buffer in buffers.items())
 
 
-def _check_results(entry: EntrySpec, inputs: Container[str], results: object) -> None:
+def check_results(entry: EntrySpec, inputs: Container[str], results: object) -> None:
     """The model's outputs have to be tensors by name, of types and sizes that can be stored."""
     found = ""
     if not isinstance(results, Mapping):

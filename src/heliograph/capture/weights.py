@@ -135,10 +135,18 @@ def _set(model: nn.Module, path: str, value: Tensor) -> None:
 
 def store(weight: Weight, region: Reservation, offset: int, *, consume: bool) -> manifest.Tensor:
     """Copies a weight into its region and describes it. ``consume``: the model lets go of its own copy."""
-    tensor = weight.tensor
-    copy_in(tensor, region, offset)
+    copy_in(weight.tensor, region, offset)
     digest = blake3(region.view(offset, weight.size), max_threads=blake3.AUTO).hexdigest()
-    described = manifest.Tensor(
+    described = describe(weight, offset, digest)
+    if consume:
+        weight.tensor.data = torch.empty(0, dtype=weight.tensor.dtype)
+    return described
+
+
+def describe(weight: Weight, offset: int, digest: str) -> manifest.Tensor:
+    """A weight at an offset of its region. ``digest``: BLAKE3 of its bytes there."""
+    tensor = weight.tensor
+    return manifest.Tensor(
         name=weight.name,
         offset=offset,
         size=weight.size,
@@ -148,9 +156,6 @@ def store(weight: Weight, region: Reservation, offset: int, *, consume: bool) ->
         source=getattr(tensor, "heliograph_source", digest),
         stored=digest,
     )
-    if consume:
-        tensor.data = torch.empty(0, dtype=tensor.dtype)
-    return described
 
 
 def copy_in(tensor: Tensor, region: Reservation, offset: int) -> None:
