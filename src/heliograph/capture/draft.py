@@ -39,8 +39,7 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
     ExportManifestError if the recording is no longer what was captured.
     """
     recording.manifest.check()  # holds: R4 tests/capture/test_draft.py::test_a_graph_that_was_reset_is_not_written
-    weights = recording.pieces("weights", 0, recording.arena.sizes.get("weights", 0), PIECE)
-    slices, chunks = writer.put_weights(weights, cap)
+    slices, chunks = writer.put_weights(recording.weights(PIECE), cap)
     tests, padding = self_tests(recording, writer)
     initial = {role: tuple(_initial(recording, writer, role)) for role in INITIAL_ROLES}
     templates = [_template(recorded) for recorded in recording.graphs]
@@ -146,9 +145,8 @@ def _regions(recording: Recording, initial: dict[str, tuple[Slice, ...]]) -> Ite
 
 def _initial(recording: Recording, writer: DraftWriter, role: str) -> Iterator[Slice]:
     """What of a region is kept by value, each range a blob."""
-    for offset, size in recording.kept.get(role, ()):
-        for image in recording.pieces(role, offset, size, size):
-            yield Slice(offset=offset, size=size, blob=writer.put_blob(image))
+    for offset, content in recording.kept.get(role, ()):
+        yield Slice(offset=offset, size=len(content), blob=writer.put_blob(content))
 
 
 # ---- entries ----------------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torch import nn
 
+from heliograph.capture.again import Again
 from heliograph.capture.checker import Checking, check_confirmed, findings, merged
 from heliograph.capture.draft import put_recording, with_results
 from heliograph.capture.export_graph import Retain
@@ -43,17 +44,24 @@ def capture(
     consume: bool = False,
     sources: Mapping[str, str] | None = None,
     key: SigningKey | None = None,
+    device: str = "host",
+    index: int = 0,
+    again: Again | None = None,
     workers: int = 0,
     memory_limit: int = 0,
     progress: Tell | None = None,
+    study: Callable[[Recording], None] | None = None,
 ) -> Path:
-    """Captures a model on the host device and returns the folder of its core, below ``cores``.
+    """Captures a model on a device and returns the folder of its core, below ``cores``.
 
     name: of the core; left out, ``{arch}-tp{n}-{YYYYMMDDhhmm}`` in UTC. cap: bytes of a weight file at most.
     retain: "template", or "executable" to instantiate every graph while capturing. flags: instantiation flags.
     consume: the model's tensors are moved into the core's memory, so that they never exist twice; the model is left
     without them. sources: the model's files, name to BLAKE3, for the record. key: signs; left out, this machine's
-    development key. workers: threads that run kernels, 0 for all processors. memory_limit: bytes of the device,
+    development key. device: "host" or "cuda"; of the latter the one with this ``index``. again: how the model is made
+    anew for the second capture of an exact census on CUDA; without it words are told apart by range, with doubts.
+    study: called with the recording before it is written; with ``retain="executable"`` it can replay it here.
+    workers: threads that run kernels, 0 for all processors. memory_limit: bytes of the device,
     for the checker as well.
 
     Raises CaptureError (an op, a value read, foreign memory, a check that failed), DeviceError, CoreExistsError,
@@ -65,12 +73,17 @@ def capture(
     with DraftWriter(cores) as writer:
         with ExitStack() as held:
             with _phase(notes, "record"):
-                device = open_host(workers=workers, memory_limit=memory_limit)
-                held.callback(device.close)
-                recording = record(
-                    model, spec, device=device, retain=retain, flags=flags, consume=consume, progress=progress
-                )
+                if device == "cuda":
+                    recording = _record_cuda(model, spec, again, index, retain, flags, notes, tell)
+                else:
+                    host = open_host(workers=workers, memory_limit=memory_limit)
+                    held.callback(host.close)
+                    recording = record(
+                        model, spec, device=host, retain=retain, flags=flags, consume=consume, progress=progress
+                    )
                 held.callback(recording.release)
+            if study is not None:
+                study(recording)
             with _phase(notes, "draft"):
                 tell("writing the draft", 0, 0)
                 contents = put_recording(recording, writer, cap)
@@ -88,6 +101,30 @@ def capture(
             check_confirmed(checking.run(draft, "confirm"), draft.core, notes.findings)
         tell("signing", 0, 0)
         return publish(draft, draft.core, completed(base, notes), contents.graphs, key or development_key(), name)
+
+
+def _record_cuda(
+    model: nn.Module, spec: CaptureSpec, again: Again | None, index: int, retain: Retain, flags: int, notes: Notes,
+    tell: Tell,
+) -> Recording:  # fmt: skip
+    """Imported here: what a capture on the host does not need."""
+    from heliograph.capture.again import second_capture  # noqa: PLC0415
+    from heliograph.capture.cuda.record import record_cuda  # noqa: PLC0415
+    from heliograph.capture.cuda.session import CudaSession  # noqa: PLC0415
+
+    second = None
+    if again is not None:
+        tell("capturing in another slot, for the census", 0, 0)
+        with _phase(notes, "second capture"):
+            second = second_capture(again, spec.slot, index)
+    session = CudaSession(spec.slot, index)
+    recording, census = record_cuda(
+        model, spec, session=session, second=second, retain=retain, flags=flags, progress=tell
+    )
+    notes.census = tuple(census.lines())
+    for line in notes.census:
+        tell(line, 0, 0)
+    return recording
 
 
 def _refuse_taken(cores: Path, name: str | None) -> None:

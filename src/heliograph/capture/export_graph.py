@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Literal, Protocol
 
-from heliograph._native import Stream, Template
+from heliograph._native import Template
 from heliograph.capture.owners import refuse_cycles
 from heliograph.capture.pools import refuse_foreign, refuse_ownerless
 from heliograph.device.flags import supported_flags
@@ -18,10 +18,21 @@ from heliograph.errors import GraphStateError, HeliographError, UsageError
 Retain = Literal["template", "executable"]
 
 
+class Capturing(Protocol):
+    """What captures: a stream of ours, or PyTorch's own stream capture (``cuda.torch_capture``)."""
+
+    @property
+    def capturing(self) -> bool: ...
+
+    def begin_capture(self) -> None: ...
+
+    def end_capture(self) -> Template: ...
+
+
 def record_export_graph(
     fn: Callable[[], object],
     *,
-    stream: Stream,
+    stream: Capturing,
     pools: Sequence[Pool],
     owners: Sequence[object] = (),
     retain: Retain = "template",
@@ -70,7 +81,7 @@ def record_export_graph(
     return recording
 
 
-def _captured(fn: Callable[[], object], stream: Stream, name: str) -> Template:
+def _captured(fn: Callable[[], object], stream: Capturing, name: str) -> Template:
     if stream.capturing:
         raise GraphStateError(
             f"recording graph {name!r}",

@@ -44,6 +44,7 @@ class Notes:
     device: dict[str, str] = field(default_factory=dict)
     costs: dict[str, str] = field(default_factory=dict)
     phases: dict[str, int] = field(default_factory=dict)
+    census: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
 
 
@@ -79,7 +80,7 @@ def completed(record: Provenance, notes: Notes) -> Provenance:
         record,
         costs=_items(notes.costs),
         phases=tuple(Phase(name=name, nanoseconds=spent) for name, spent in notes.phases.items()),
-        findings=notes.findings,
+        findings=(*notes.census, *notes.findings),
     )
 
 

@@ -6,7 +6,7 @@ second has to record the same. A failure gives everything back, and the model ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -95,7 +95,11 @@ def record(
             _target(images),
             retain,
             export_manifest(device, graphs, arena),
-            {role: ((0, size),) for role in ("constants", "persistent") if (size := arena.sizes.get(role, 0))},
+            {
+                role: ((0, arena.region(role).read(0, arena.sizes[role])),)
+                for role in ("constants", "persistent")
+                if role in arena.sizes
+            },
         )
         undo.pop_all()
     return recording
@@ -174,12 +178,10 @@ def _store_weights(
 
 
 def _target(images: Images) -> Target:
-    return Target(
-        device="host", arch=images.level, abi=KERNEL_ABI, ranks=1, processors=0, shared_optin=0, driver=0
-    )
+    return Target(device="host", arch=images.level, abi=KERNEL_ABI, ranks=1, processors=0, shared_optin=0, driver=0)
 
 
-def export_manifest(device: Device, graphs: list[RecordedGraph], arena: Arena) -> ExportManifest:
+def export_manifest(device: Device, graphs: Sequence[RecordedGraph], arena: Arena) -> ExportManifest:
     """What has to be as it is now until the last byte is written: graphs, and the memory of every region."""
     blocks = arena.blocks.values()
     return ExportManifest.of(

@@ -35,7 +35,7 @@ class RecordedGraph:
     graph: Graph
 
 
-Ranges = tuple[tuple[int, int], ...]  # (offset, bytes) in a region
+Kept = tuple[tuple[int, bytes], ...]  # (offset, content) in a region, ascending
 
 
 class Recording:
@@ -54,12 +54,12 @@ class Recording:
         target: Target,
         retain: str,
         manifest: ExportManifest,
-        kept: Mapping[str, Ranges],
+        kept: Mapping[str, Kept],
         limits: tuple[tuple[str, int], ...] = (),
         closing: Callable[[], None] | None = None,
     ) -> None:
-        """``kept``: what of each role's content a core has to keep by value. ``limits``: of the context (CUDA).
-        ``closing``: called before the memory goes."""
+        """kept: what of each role's content has to be there before the first launch. limits: of the context (CUDA).
+        closing: called before the memory goes."""
         self.spec = spec
         self.device = device
         self.stream = stream
@@ -75,14 +75,14 @@ class Recording:
         self.limits = limits
         self._closing = closing
 
-    def pieces(self, role: str, offset: int, size: int, most: int) -> Iterator[memoryview | bytes]:
-        """The content of a region in pieces of at most ``most`` bytes: on the host a view each, else a copy."""
-        for start in range(offset, offset + size, most):
-            count = min(most, offset + size - start)
-            region = self.arena.region(role)
+    def weights(self, piece: int) -> Iterator[memoryview | bytes]:
+        """The weights region in pieces of at most ``piece`` bytes: on the host a view each, else a copy."""
+        size = self.arena.sizes.get("weights", 0)
+        for start in range(0, size, piece):
+            count, region = min(piece, size - start), self.arena.region("weights")
             if self.device.kind == "host":
-                with region.view(start, count) as piece:
-                    yield piece
+                with region.view(start, count) as view:
+                    yield view
             else:
                 yield region.read(start, count)
 

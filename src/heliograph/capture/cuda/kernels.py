@@ -1,0 +1,113 @@
+"""The kernel images that a capture's graphs use, by content, and their functions: exactly those, in first-use order."""
+
+from __future__ import annotations
+
+from blake3 import blake3
+
+from heliograph._native import CudaImages, Function, Module
+from heliograph.capture.kernels import KernelFunction, KernelImage, Kernels
+from heliograph.core.manifest import Digest
+from heliograph.device.cubin import variables
+from heliograph.errors import CaptureError
+
+DYNAMIC_SHARED = 8  # function attribute: most dynamic shared memory, in bytes
+
+
+class CudaKernels:
+    """Numbers functions as nodes name them. Two images with the same bytes are one."""
+
+    def __init__(self, images: CudaImages) -> None:
+        self._images = images
+        self._data: list[bytes] = []
+        self._origins: list[str] = []
+        self._digests: dict[Digest, int] = {}
+        self._by_number: dict[int, int] = {}
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._functions: list[tuple[Function, int]] = []
+        self._shared: list[int] = []
+        self._variables: list[tuple[int, int, str]] | None = None
+
+    def number(self, function: Function, shared: int) -> int:
+        """The index of a node's function, which it launches with ``shared`` bytes of dynamic shared memory.
+
+        CaptureError if no image is known that holds it.
+        """
+        key = (self._image(self._images.number(function)), function.name)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._functions)
+            self._functions.append((function, key[0]))
+            self._shared.append(0)
+        number = self._numbers[key]
+        self._shared[number] = max(self._shared[number], shared)
+        return number
+
+    def name(self, number: int) -> str:
+        """The digest of a function's image and its name: what it is, in any process."""
+        function, image = self._functions[number]
+        return f"{blake3(self._data[image]).hexdigest()}:{function.name}"
+
+    def variable(self, address: int) -> str | None:
+        """The variable of a kernel image that an address lies in; None for any other address."""
+        if self._variables is None:
+            self._variables = [
+                (*module.global_address(each.name), f"global {each.name} of {_family(self._data[image])}")
+                for image, module in self._modules().items()
+                for each in variables(self._data[image]).named
+            ]
+        for start, size, name in self._variables:
+            if start <= address < start + size:
+                return name
+        return None
+
+    def _modules(self) -> dict[int, Module]:
+        """A module of each image, through one of its functions."""
+        return {image: function.module for function, image in self._functions}
+
+    def kernels(self) -> Kernels:
+        """All that was numbered, with attributes and the contents of the images' variables as they are now."""
+        images = tuple(self._kernel_image(number) for number in range(len(self._data)))
+        functions = tuple(
+            KernelFunction(function.name, image, function.param_bytes, attributes=_attributes(function, shared))
+            for (function, image), shared in zip(self._functions, self._shared, strict=True)
+        )
+        return Kernels(images, functions)
+
+    def _image(self, number: int) -> int:
+        if number not in self._by_number:
+            data = self._images.image(number)
+            digest = blake3(data).hexdigest()
+            if digest not in self._digests:
+                self._digests[digest] = len(self._data)
+                self._data.append(data)
+                self._origins.append(self._images.library(number))
+            self._by_number[number] = self._digests[digest]
+        return self._by_number[number]
+
+    def _kernel_image(self, number: int) -> KernelImage:
+        data = self._data[number]
+        family = _family(data)
+        found = variables(data)
+        if found.unnamed:
+            section, size = found.unnamed[0]
+            raise CaptureError(
+                f"keeping the variables of kernel image {family} ({self._origins[number]})",
+                found=f"{size} bytes of {section} that no symbol names",
+                required="variables with names, so that their contents can be restored",
+                hint="leave the op that uses this kernel out of the capture",
+            )
+        module = self._modules()[number]
+        contents = tuple((each.name, module.read_global(each.name)) for each in found.named)
+        return KernelImage(data, family, self._origins[number], tuple(sorted(contents)))
+
+
+def _family(data: bytes) -> str:
+    """The name of a kernel image: after its content, since cubins have none of their own."""
+    return f"cubin-{blake3(data).hexdigest()[:12]}"
+
+
+def _attributes(function: Function, shared: int) -> tuple[tuple[int, int], ...]:
+    """What was set on the function, with as much dynamic shared memory as its nodes take."""
+    values = dict(function.attributes)
+    if shared > values.get(DYNAMIC_SHARED, 0):
+        values[DYNAMIC_SHARED] = shared
+    return tuple(sorted(values.items()))

@@ -1,0 +1,316 @@
+"""``record_cuda``: a model on the GPU becomes a Recording.
+
+Every bucket is run uncaptured before the first capture, twice: once so that libraries take their workspaces and the
+model makes its tables (those lie in ``persistent``), once so that everything else has reached its final size. Then each
+bucket is captured; memory that outlives a run may not come, go or move from there on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+
+import msgspec
+import torch
+from blake3 import blake3
+from torch import nn
+
+from heliograph.capture.arena import Arena, RegionPool
+from heliograph.capture.census import Census, exact_census, range_census
+from heliograph.capture.cuda.graphs import CapturedGraph, name_scratch, recorded_nodes, stored_nodes
+from heliograph.capture.cuda.kernels import CudaKernels
+from heliograph.capture.cuda.ops import OpCounter
+from heliograph.capture.cuda.pools import FrameworkPool, Live, check_unmoved
+from heliograph.capture.cuda.session import CudaSession
+from heliograph.capture.cuda.tensors import without_device_traces
+from heliograph.capture.cuda.torch_capture import TorchCapture
+from heliograph.capture.cuda.walk import CudaWalk
+from heliograph.capture.export_graph import Retain, record_export_graph
+from heliograph.capture.owned import Owned
+from heliograph.capture.record_model import Tell, export_manifest
+from heliograph.capture.recording import Kept, RecordedGraph, Recording
+from heliograph.capture.settings import cuda_settings
+from heliograph.capture.spec import CaptureSpec, EntrySpec, Shape, graph_name
+from heliograph.capture.trail import Trail, run_model
+from heliograph.capture.weights import describe, model_weights, swapped
+from heliograph.capture.words import RecordedNodes, Words
+from heliograph.core.format import BUFFER_ALIGNMENT, region_base
+from heliograph.core.layout import align
+from heliograph.core.manifest import Target
+from heliograph.core.manifest import Tensor as StoredTensor
+from heliograph.device.graph import Graph
+from heliograph.errors import CaptureError
+
+
+def record_cuda(
+    model: nn.Module,
+    spec: CaptureSpec,
+    *,
+    session: CudaSession,
+    second: Words | None = None,
+    retain: Retain = "template",
+    flags: int = 0,
+    progress: Tell | None = None,
+) -> tuple[Recording, Census]:
+    """Records every bucket of a spec on the GPU, and says what its words are.
+
+    second: the words of a capture in another slot, for the exact census; without them words are told apart by range,
+    which leaves doubts. The model is on the CPU and stays there.
+
+    Raises CaptureError (a capture that differs from the second one, memory that moves, a node that cannot be kept),
+    ForeignMemoryError, OutOfMemoryError, DriverError, and what the model raises.
+    """
+    run = CudaCapture(model, spec, session, progress or (lambda doing, done, total: None))
+    with ExitStack() as undo:
+        undo.callback(run.close)
+        run.capture(retain, flags)
+        first = run.words()
+        owned = Owned(run.walk.buffers.all, spec.slot)
+        if second is None:
+            census = range_census(first, owned, run.known)
+        else:
+            census = exact_census(first, second, owned, run.known)
+        recording = run.recording(census, retain)
+        undo.pop_all()
+    return recording, census
+
+
+class CudaCapture:
+    """One capture of a model on the GPU: places everything, runs every bucket, captures every bucket."""
+
+    def __init__(self, model: nn.Module, spec: CaptureSpec, session: CudaSession, tell: Tell) -> None:
+        self.model, self.spec, self.session, self.tell = model, spec, session, tell
+        self.buckets = [(entry, bucket) for entry in spec.entries for bucket in entry.buckets]
+        self.graphs: list[CapturedGraph] = []
+        self.kernels = CudaKernels(session.images)
+        self.seconds: dict[str, float] = {}
+        self.kept: dict[str, Kept] = {}
+        self.lasting: dict[str, tuple[Live, ...]] = {}  # PyTorch's memory that outlives a run, by role
+        self.stream = torch.cuda.Stream()
+        self.weights = model_weights(model)
+        self.walk = CudaWalk(model, spec, self.weights, session)
+        self._placed = self.walk.device_weights()
+        end = align(self.walk.buffers.sizes().get("persistent", 0), session.device.granularity)
+        self.persistent = FrameworkPool(session, "persistent", end)
+        self.scratch = FrameworkPool(session, "scratch", 0)
+
+    # ---- running ---------------------------------------------------------------------------------------------------
+    def capture(self, retain: Retain, flags: int) -> None:
+        """Everything, from the uncaptured runs on."""
+        on_device = swapped(self.model, self.weights, self._placed)
+        with without_device_traces(self.model), cuda_settings(), torch.cuda.stream(self.stream), on_device:
+            with self._timed("warm-up"):
+                self._warm()
+            with self._timed("capture"):
+                for done, (entry, bucket) in enumerate(self.buckets):
+                    self.tell(f"capturing {graph_name(entry, bucket)}", done, len(self.buckets))
+                    self._capture(entry, bucket, retain, flags)
+            for pool in (self.persistent, self.scratch):
+                check_unmoved(pool, self.lasting[pool.name], "capturing")
+
+    def _warm(self) -> None:
+        """All buckets uncaptured; afterwards everything holds what it held before."""
+        smallest = [(entry, entry.buckets[0]) for entry in self.spec.entries]
+        versions = {name: tensor._version for name, tensor in self._placed.items()}
+        for pool, buckets in ((self.persistent, smallest), (self.scratch, self.buckets)):
+            with pool.used():
+                for done, (entry, bucket) in enumerate(buckets):
+                    self.tell(f"running {graph_name(entry, bucket)}", done, len(buckets))
+                    self.walk.prepare(entry, bucket)
+                    self.walk.run(entry, bucket)
+                self.stream.synchronize()
+        self.lasting = {pool.name: pool.live() for pool in (self.persistent, self.scratch)}
+        self._refuse_written(versions)
+        self.walk.clear()
+        self.walk.fill_weights(self._placed)
+        self.stream.synchronize()
+        self._name_lasting()
+        self._keep()
+
+    def _refuse_written(self, versions: Mapping[str, int]) -> None:
+        """Parameters are read-only in a core; what a model writes to belongs into its buffers or into state."""
+        for weight in self.weights:
+            if isinstance(weight.tensor, nn.Parameter) and self._placed[weight.name]._version != versions[weight.name]:
+                raise CaptureError(
+                    f"running {type(self.model).__name__}",
+                    found=f"a write to its parameter {weight.name!r}",
+                    required="parameters that are only read",
+                    hint="register what the model writes to as a buffer, or state it in the spec",
+                )
+
+    def _capture(self, entry: EntrySpec, bucket: Shape, retain: Retain, flags: int) -> None:
+        graph = Graph(graph_name(entry, bucket))
+        capture = TorchCapture(self.session.device, self.stream, self.scratch)
+        trail = Trail(self.model)
+        counter = OpCounter(trail, capture.nodes)
+
+        def run() -> None:
+            with trail, counter:
+                run_model(lambda: self.walk.run(entry, bucket))
+            counter.close()
+
+        with self.scratch.used():
+            record_export_graph(
+                run,
+                stream=capture,
+                pools=self._pools(),
+                owners=(self.session.images, capture.graph),
+                retain=retain,
+                flags=flags,
+                graph=graph,
+            )
+        nodes, top = tuple(graph.template.nodes()), tuple(graph.template.top_level)
+        captured = CapturedGraph(self.walk.graphs[graph.name], graph, tuple(counter.spans), nodes, top)
+        name_scratch(captured, self.walk.buffers, self.scratch)
+        self.graphs.append(captured)
+
+    def _pools(self) -> tuple[RegionPool | FrameworkPool, ...]:
+        """The memory that nodes may point into: what we placed, and PyTorch's two pools."""
+        placed = tuple(
+            RegionPool(role, region.reservation, ((region_base(self.spec.slot, role), region.mapped),))
+            for role, region in self.session.regions.items()
+            if region.mapped
+        )
+        return (*placed, self.persistent, self.scratch)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+    def _name_lasting(self) -> None:
+        """Buffers for PyTorch's memory that outlives a run. In scratch its content matters like that of persistent."""
+        for role, blocks in self.lasting.items():
+            base = region_base(self.spec.slot, role)
+            for number, (start, end) in enumerate(_apart(blocks)):
+                size = end - start
+                self.walk.buffers.put(f"{role}/library.{number}", role, start - base, size, "u8", (size,))
+
+    # ---- results ---------------------------------------------------------------------------------------------------
+    def words(self) -> Words:
+        """What was recorded, for the census."""
+        self._name_workspace()
+        graphs = tuple(
+            RecordedNodes(each.placed.name, recorded_nodes(each, self.kernels, self.walk.buffers))
+            for each in self.graphs
+        )
+        return Words(slot=self.spec.slot, graphs=graphs, constants=b"", persistent=self._image("persistent"))
+
+    def _name_workspace(self) -> None:
+        """All of scratch, for what libraries take and give back within an op."""
+        if self.scratch.size and self.walk.buffers.find("scratch/workspace") is None:
+            size = self.scratch.size
+            self.walk.buffers.put("scratch/workspace", "scratch", 0, size, "u8", (size,))
+
+    def _image(self, role: str) -> bytes:
+        """A region from its base on, with zeros where nothing is kept."""
+        kept = self.kept.get(role, ())
+        image = bytearray(max((offset + len(content) for offset, content in kept), default=0))
+        for offset, content in kept:
+            image[offset : offset + len(content)] = content
+        return bytes(image)
+
+    def _keep(self) -> None:
+        """Reads what of PyTorch's memory and the model's buffers has to be there before the first launch."""
+        for role in ("persistent", "scratch"):
+            region = self.session.regions[role].reservation
+            self.kept[role] = tuple(
+                (buffer.offset, region.read(buffer.offset, buffer.size))
+                for buffer in sorted(self.walk.buffers.all, key=lambda buffer: buffer.offset)
+                if buffer.role == role and buffer.size
+            )
+
+    def known(self, address: int) -> str | None:
+        """What lies at an address that is in no region of ours: a variable of a kernel image, or an allocation."""
+        return self.kernels.variable(address) or self.session.known(address)
+
+    def recording(self, census: Census, retain: Retain) -> Recording:
+        """The recording. It owns the session from here on."""
+        session, device = self.session, self.session.device
+        graphs = tuple(
+            RecordedGraph(
+                captured.placed.name,
+                captured.placed.entry,
+                captured.placed.bucket,
+                captured.placed.inputs,
+                captured.placed.outputs,
+                stored_nodes(captured, census.graphs[number], self.kernels),
+                captured.graph,
+            )
+            for number, captured in enumerate(self.graphs)
+        )
+        sizes = {role: self._size(role) for role in session.regions}
+        arena = Arena.over(
+            device,
+            self.spec.slot,
+            {role: (region.reservation, sizes[role]) for role, region in session.regions.items()},
+        )
+        return Recording(
+            self.spec,
+            device,
+            device.borrow_stream(self.stream.cuda_stream),
+            arena,
+            self.walk.buffers,
+            graphs,
+            self._tensors(),
+            self.kernels.kernels(),
+            Target(
+                device="cuda",
+                arch=device.arch,
+                abi=0,
+                ranks=1,
+                processors=device.processors,
+                shared_optin=device.shared_optin,
+                driver=device.driver_version,
+            ),
+            retain,
+            export_manifest(device, graphs, arena),
+            self.kept,
+            limits=tuple(sorted(device.limits().items())),
+            closing=self.close,
+        )
+
+    def _size(self, role: str) -> int:
+        """Bytes of a region in use."""
+        placed = self.walk.buffers.sizes().get(role, 0)
+        if role == "persistent":
+            return self.persistent.size if self.persistent.taken else placed
+        return self.scratch.size if role == "scratch" else placed
+
+    def _tensors(self) -> tuple[StoredTensor, ...]:
+        """The parameters as they lie in the weights region, under every name."""
+        described: list[StoredTensor] = []
+        for weight in self.weights:
+            buffer = self.walk.buffers.all[self.walk.weight_buffer(weight.name)]
+            if buffer.role == "weights":
+                data = self.session.regions["weights"].reservation.read(buffer.offset, weight.size)
+                digest = blake3(data, max_threads=blake3.AUTO).hexdigest()
+                tensor = describe(weight, buffer.offset, digest)
+                described += [msgspec.structs.replace(tensor, name=name) for name in (weight.name, *weight.aliases)]
+        return tuple(described)
+
+    def close(self) -> None:
+        """Resets the graphs and makes PyTorch let go of everything that lies in the regions. Idempotent."""
+        for captured in self.graphs:
+            captured.graph.reset()
+        self._placed = {}
+        self.walk.close()
+        with suppress(AttributeError):  # of PyTorch releases that keep workspaces elsewhere
+            torch._C._cuda_clearCublasWorkspaces()
+        for pool in (self.persistent, self.scratch):
+            pool.close()
+        torch.cuda.empty_cache()
+        self.session.close()
+
+
+def _apart(blocks: Sequence[Live]) -> list[tuple[int, int]]:
+    """(begin, end) of blocks by address; those with less between them than buffers need are one."""
+    joined: list[tuple[int, int]] = []
+    for block in blocks:
+        if joined and block.address < joined[-1][1] + BUFFER_ALIGNMENT:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], block.address + block.size))
+        else:
+            joined.append((block.address, block.address + block.size))
+    return joined

@@ -1,0 +1,65 @@
+"""Tensors over memory that we placed: PyTorch sees a buffer of a region as a CUDA tensor, and owns nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from heliograph.capture.storages import TORCH_DTYPES
+from heliograph.capture.weights import Weight
+from heliograph.ops.launch import ITEM_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Bytes at an address, as PyTorch's CUDA array interface wants to see them."""
+
+    address: int
+    size: int
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "strides": None, "version": 3}
+
+
+def tensor_at(address: int, shape: Sequence[int], dtype: str, *, index: int = 0) -> Tensor:
+    """A contiguous tensor over device memory at ``address``. The memory must stay for as long as the tensor is used."""
+    size = prod(shape) * ITEM_BYTES[dtype]
+    device = torch.device("cuda", index)
+    if size == 0:
+        return torch.empty(tuple(shape), dtype=TORCH_DTYPES[dtype], device=device)
+    flat: Tensor = torch.as_tensor(_Memory(address, size), device=device)
+    return flat.view(TORCH_DTYPES[dtype]).view(tuple(shape))
+
+
+def weight_tensor(weight: Weight, address: int, *, index: int = 0) -> Tensor:
+    """A weight's place on the device as what the model has it as: a parameter or a plain tensor, with its marks."""
+    placed = tensor_at(address, weight.shape, weight.dtype, index=index)
+    if isinstance(weight.tensor, nn.Parameter):
+        placed = nn.Parameter(placed, requires_grad=False)
+    for name, value in vars(weight.tensor).items():
+        if name.startswith("heliograph_"):
+            setattr(placed, name, value)
+    return placed
+
+
+@contextmanager
+def without_device_traces(model: nn.Module) -> Iterator[None]:
+    """CUDA tensors that the model keeps in attributes of its modules (lazily made tables) are let go of on the way out:
+    they lie in memory that goes with the recording."""
+    before = {module: dict(vars(module)) for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, attributes in before.items():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Tensor) and value.is_cuda:
+                    if name in attributes:
+                        vars(module)[name] = attributes[name]
+                    else:
+                        del vars(module)[name]

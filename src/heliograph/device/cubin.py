@@ -1,0 +1,90 @@
+"""What a kernel image says about its variables: a cubin is an ELF file, its symbols name the global memory it brings."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from heliograph.errors import ModuleError
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMTAB, _OBJECT = 2, 1
+_GLOBAL_SECTIONS = (".nv.global", ".nv.constant3")  # __device__ and __constant__ variables
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A named variable of an image. ``section`` tells ``__device__`` from ``__constant__``."""
+
+    name: str
+    section: str
+    offset: int  # in its section
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """``unnamed``: bytes of the variables' sections that no symbol reaches, by section."""
+
+    named: tuple[Variable, ...]
+    unnamed: tuple[tuple[str, int], ...]
+
+
+def variables(image: bytes) -> Variables:
+    """The variables of a cubin. ModuleError for what is no ELF file, or one that ends early."""
+    try:
+        sections, names = _sections(image)
+        wanted = {
+            number: _text(names, section[0])
+            for number, section in enumerate(sections)
+            if _text(names, section[0]).startswith(_GLOBAL_SECTIONS)
+        }
+        found = tuple(sorted(_variables(image, sections, wanted), key=lambda each: (each.section, each.offset)))
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+        raise ModuleError(
+            "reading the variables of a kernel image",
+            found=f"{len(image)} bytes that are no complete ELF file",
+            required="a cubin",
+            hint="the image is damaged, or is PTX: capture on the GPU that it is to run on",
+        ) from error
+    unnamed = []
+    for number, name in wanted.items():
+        reached = sum(each.size for each in found if each.section == name)
+        if sections[number][5] > _aligned_gap(found, name, reached):
+            unnamed.append((name, sections[number][5] - reached))
+    return Variables(found, tuple(unnamed))
+
+
+def _aligned_gap(found: tuple[Variable, ...], section: str, reached: int) -> int:
+    """The bytes that symbols reach, with the alignment of at most 255 bytes before each of them."""
+    return reached + 255 * sum(1 for each in found if each.section == section)
+
+
+def _sections(image: bytes) -> tuple[list[tuple[int, ...]], bytes]:
+    header = _HEADER.unpack_from(image)
+    if header[0][:4] != b"\x7fELF":
+        raise ValueError("no ELF file")
+    at, size, count, strings = header[6], header[11], header[12], header[13]
+    sections = [_SECTION.unpack_from(image, at + number * size) for number in range(count)]
+    table = sections[strings]
+    return sections, image[table[4] : table[4] + table[5]]
+
+
+def _variables(image: bytes, sections: list[tuple[int, ...]], wanted: dict[int, str]) -> list[Variable]:
+    found = []
+    for section in sections:
+        if section[1] != _SYMTAB:
+            continue
+        table = sections[section[6]]
+        names = image[table[4] : table[4] + table[5]]
+        for at in range(section[4], section[4] + section[5], _SYMBOL.size):
+            name, info, _, owner, value, size = _SYMBOL.unpack_from(image, at)
+            if info & 0xF == _OBJECT and owner in wanted and size:
+                found.append(Variable(_text(names, name), wanted[owner], value, size))
+    return found
+
+
+def _text(table: bytes, at: int) -> str:
+    return table[at : table.index(b"\0", at)].decode()
