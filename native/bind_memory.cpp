@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bindings.h"
+#include "bind_cuda.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -94,10 +94,17 @@ void bind_memory(nb::module_ &m) {
       .def_prop_ro("address", [](ReservationHandle &self) { return self.get()->address(); })
       .def_prop_ro("span", [](ReservationHandle &self) { return self.get()->span(); })
       .def_prop_ro("mapped_bytes", [](ReservationHandle &self) { return self.get()->mapped_bytes(); })
-      .def("map", [](ReservationHandle &self, uint64_t offset, uint64_t size) {
+      .def("map", [](ReservationHandle &self, uint64_t offset, uint64_t size, bool exportable) {
         auto object = self.get();
-        unlocked([&] { object->map(offset, size); });
-      }, "offset"_a, "size"_a, "Backs a range with zeroed memory. Both are multiples of the device's granularity.")
+        unlocked([&] {
+          if (exportable)
+            cuda_reservation(*object, "mapping exportable memory").map(offset, size, {.exportable = true});
+          else
+            object->map(offset, size);
+        });
+      }, "offset"_a, "size"_a, "exportable"_a = false,
+           "Backs a range with zeroed memory. Both are multiples of the device's granularity.\n\n"
+           "exportable (CUDA only): its handle can be passed to another process as a file descriptor.")
       .def("unmap", [](ReservationHandle &self, uint64_t offset, uint64_t size) {
         auto object = self.get();
         self.refuse_views("unmapping memory", offset, size, false);
@@ -117,6 +124,28 @@ void bind_memory(nb::module_ &m) {
         auto object = self.get();
         unlocked([&] { object->fill(offset, value, size); });
       }, "offset"_a, "value"_a, "size"_a)
+      .def("write_async", [](ReservationHandle &self, uint64_t offset, PinnedHandle &source, uint64_t at, uint64_t size,
+                             StreamHandle &stream) {
+        auto to = self.get();
+        auto from = source.get();
+        auto on = stream.get();
+        unlocked([&] {
+          cuda_reservation(*to, "copying pinned memory to the device").write_async(offset, *from, at, size, *on);
+        });
+      }, "offset"_a, "source"_a, "at"_a, "size"_a, "stream"_a,
+           "Copies `size` bytes from offset `at` of pinned memory, in stream order (CUDA only).\n\n"
+           "While the copy is under way, closing or dropping either memory waits for it, and so does unmapping.\n"
+           "UsageError: out of bounds, another device, a stream that is capturing.")
+      .def("read_async", [](ReservationHandle &self, uint64_t offset, PinnedHandle &target, uint64_t at, uint64_t size,
+                            StreamHandle &stream) {
+        auto from = self.get();
+        auto to = target.get();
+        auto on = stream.get();
+        unlocked([&] {
+          cuda_reservation(*from, "copying device memory to pinned memory").read_async(offset, *to, at, size, *on);
+        });
+      }, "offset"_a, "target"_a, "at"_a, "size"_a, "stream"_a,
+           "The other way round; the bytes are there once the stream has come past the copy.")
       .def("view", &make_view, "offset"_a, "size"_a, nb::sig("def view(self, offset: int, size: int) -> memoryview"),
            "The memory itself (host only), writable unless protected. It holds the reservation.")
       .def("close", &close, "Unmaps everything. An error while views are held.");

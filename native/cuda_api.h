@@ -34,6 +34,11 @@
   X(cuMemMap, 10020)                     \
   X(cuMemUnmap, 10020)                   \
   X(cuMemSetAccess, 10020)               \
+  X(cuMemHostAlloc, 2020)                \
+  X(cuMemFreeHost, 2000)                 \
+  X(cuMemcpyHtoDAsync, 3020)             \
+  X(cuMemcpyDtoHAsync, 3020)             \
+  X(cuThreadExchangeStreamCaptureMode, 10010) \
   X(cuMemcpyHtoD, 3020)                  \
   X(cuMemcpyDtoH, 3020)                  \
   X(cuMemsetD8, 3020)                    \

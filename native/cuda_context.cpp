@@ -79,4 +79,11 @@ CudaCurrentIfAlive::~CudaCurrentIfAlive() {
   if (pushed_) context_.api().cuCtxPopCurrent(&popped);
 }
 
+CudaRelaxed::CudaRelaxed(const CudaContext &context)
+    : context_(context), changed_(context.api().cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) {}
+
+CudaRelaxed::~CudaRelaxed() {
+  if (changed_) context_.api().cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
 }  // namespace hg

@@ -21,6 +21,7 @@ struct CudaCounters {
   std::atomic<uint64_t> modules_loaded{0}, modules_live{0};
   std::atomic<uint64_t> reservations_live{0}, bytes_mapped{0};
   std::atomic<uint64_t> streams_live{0}, events_live{0};
+  std::atomic<uint64_t> pinned_live{0}, pinned_bytes{0};
 };
 
 class CudaContext {
@@ -86,6 +87,21 @@ class CudaCurrentIfAlive {
  private:
   const CudaContext &context_;
   bool pushed_;
+};
+
+// While it lives, this thread may make calls that would otherwise break a capture under way: mapping memory, waiting
+// for copies. The context must be current. It never throws; a driver that refuses leaves the mode as it was.
+class CudaRelaxed {
+ public:
+  explicit CudaRelaxed(const CudaContext &context);
+  ~CudaRelaxed();
+  CudaRelaxed(const CudaRelaxed &) = delete;
+  CudaRelaxed &operator=(const CudaRelaxed &) = delete;
+
+ private:
+  const CudaContext &context_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool changed_;
 };
 
 }  // namespace hg

@@ -58,7 +58,9 @@ std::map<std::string, uint64_t> CudaDevice::counters() const {
           {"reservations_live", c.reservations_live},
           {"bytes_mapped", c.bytes_mapped},
           {"streams_live", c.streams_live},
-          {"events_live", c.events_live}};
+          {"events_live", c.events_live},
+          {"pinned_live", c.pinned_live},
+          {"pinned_bytes", c.pinned_bytes}};
 }
 
 }  // namespace hg

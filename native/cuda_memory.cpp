@@ -1,5 +1,6 @@
 #include "cuda_memory.h"
 
+#include "cuda_stream.h"
 #include "text.h"
 
 namespace hg {
@@ -49,6 +50,8 @@ CudaReservation::CudaReservation(std::shared_ptr<CudaContext> context, uint64_t 
 
 CudaReservation::~CudaReservation() {
   if (CudaCurrentIfAlive current(*context_); current) {
+    // holds: R4 tests/device/test_cuda_pinned.py::test_dropped_reservation_waits_for_its_copy
+    copies_.drain(*context_);
     for (const auto &[offset, mapping] : mappings_) {
       context_->api().cuMemUnmap(address_ + offset, mapping.size);
       context_->api().cuMemRelease(mapping.handle);
@@ -79,20 +82,21 @@ void CudaReservation::set_access(uint64_t offset, uint64_t size, bool writable, 
   context_->check(context_->api().cuMemSetAccess(address_ + offset, size, &access, 1), "cuMemSetAccess", doing);
 }
 
-void CudaReservation::map(uint64_t offset, uint64_t size) {
+void CudaReservation::map(uint64_t offset, uint64_t size, Backing backing) {
   const char *doing = "mapping device memory";
   check_range(offset, size, doing);
   CudaCurrent current(*context_, doing);
   std::lock_guard lock(mutex_);
   const CudaApi &api = context_->api();
-  const CUmemAllocationProp prop = properties(*context_);
+  CUmemAllocationProp prop = properties(*context_);
+  if (backing.exportable) prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle handle = 0;
   context_->check(api.cuMemCreate(&handle, size, &prop, 0), "cuMemCreate", doing);
   try {
     context_->check(api.cuMemMap(address_ + offset, size, 0, handle, 0), "cuMemMap", doing);
     try {
       set_access(offset, size, true, doing);
-      context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
+      if (backing.zeroed) context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
     } catch (const Error &) {
       api.cuMemUnmap(address_ + offset, size);
       throw;
@@ -121,6 +125,7 @@ void CudaReservation::unmap(uint64_t offset, uint64_t size) {
   const char *doing = "unmapping device memory";
   check_range(offset, size, doing);
   CudaCurrent current(*context_, doing);
+  copies_.drain(*context_);  // holds: R4 tests/device/test_cuda_pinned.py::test_unmapping_waits_for_the_copy
   std::lock_guard lock(mutex_);
   auto [at, last] = whole(offset, size, doing);
   while (at != last) {
@@ -176,6 +181,61 @@ void CudaReservation::fill(uint64_t offset, uint8_t value, uint64_t size) {
   check_range(offset, size, doing);
   CudaCurrent current(*context_, doing);
   context_->check(context_->api().cuMemsetD8(address_ + offset, value, size), "cuMemsetD8", doing);
+}
+
+template <class Copy>
+void CudaReservation::copy_async(uint64_t offset, const PinnedMemory &host, uint64_t at, uint64_t size, Stream &stream,
+                                 const char *doing, Copy copy) {
+  check_range(offset, size, doing);
+  host.check_range(at, size, doing);
+  CudaStream &on = cuda_stream(stream);
+  if (on.context() != context_ || host.context() != context_)
+    throw Error("UsageError", doing, "memory or a stream of another device", "all three of one device",
+                "create the stream and the pinned memory on the device of the reservation");
+  if (!size) return;
+  if (on.capturing())
+    throw Error("UsageError", doing, "a stream that is capturing", "a stream that is not",
+                "copy before the capture: a graph must not read memory of the host");
+  CudaCurrent current(*context_, doing);
+  CudaRelaxed relaxed(*context_);  // another stream of this thread may be capturing
+  copies_.forget_done();
+  host.copies().forget_done();
+  auto done = std::make_shared<CudaEvent>(context_);
+  copy();
+  if (const CUresult result = context_->api().cuEventRecord(done->handle(), on.handle()); result != CUDA_SUCCESS) {
+    context_->api().cuStreamSynchronize(on.handle());  // nothing else would tell when the copy is done
+    context_->check(result, "cuEventRecord", doing);
+  }
+  copies_.add(done);
+  host.copies().add(done);
+}
+
+void CudaReservation::write_async(uint64_t offset, const PinnedMemory &source, uint64_t at, uint64_t size,
+                                  Stream &stream) {
+  const char *doing = "copying pinned memory to the device";
+  copy_async(offset, source, at, size, stream, doing, [&] {
+    context_->check(context_->api().cuMemcpyHtoDAsync(address_ + offset, source.data() + at, size,
+                                                      cuda_stream(stream).handle()),
+                    "cuMemcpyHtoDAsync", doing);
+  });
+}
+
+void CudaReservation::read_async(uint64_t offset, const PinnedMemory &target, uint64_t at, uint64_t size,
+                                 Stream &stream) {
+  const char *doing = "copying device memory to pinned memory";
+  copy_async(offset, target, at, size, stream, doing, [&] {
+    context_->check(context_->api().cuMemcpyDtoHAsync(target.data() + at, address_ + offset, size,
+                                                      cuda_stream(stream).handle()),
+                    "cuMemcpyDtoHAsync", doing);
+  });
+}
+
+CudaReservation &cuda_reservation(Reservation &reservation, const char *doing) {
+  auto *ours = dynamic_cast<CudaReservation *>(&reservation);
+  if (!ours)
+    throw Error("UsageError", doing, "memory of another kind of device", "a reservation of a CUDA device",
+                "on the host device use write(), read() or view()");
+  return *ours;
 }
 
 }  // namespace hg

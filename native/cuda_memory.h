@@ -1,8 +1,15 @@
 // A span of device addresses that is ours, and the physical memory mapped into it.
 #pragma once
 #include "cuda_context.h"
+#include "cuda_pinned.h"
 
 namespace hg {
+
+// How a range is backed.
+struct Backing {
+  bool exportable = false;  // its handle can be passed to another process as a file descriptor
+  bool zeroed = true;       // not possible while this thread's stream capture is under way
+};
 
 class CudaReservation final : public Reservation {
  public:
@@ -12,8 +19,10 @@ class CudaReservation final : public Reservation {
   uint64_t address() const override { return address_; }
   uint64_t span() const override { return span_; }
   uint64_t mapped_bytes() const override;
-  void map(uint64_t offset, uint64_t size) override;
-  // The range must be made of whole earlier map() calls: the driver unmaps an allocation whole.
+  void map(uint64_t offset, uint64_t size) override { map(offset, size, Backing{}); }
+  void map(uint64_t offset, uint64_t size, Backing backing);
+  // The range must be made of whole earlier map() calls: the driver unmaps an allocation whole. Waits for copies that
+  // are under way.
   void unmap(uint64_t offset, uint64_t size) override;
   // Likewise.
   void protect(uint64_t offset, uint64_t size, bool writable) override;
@@ -22,6 +31,11 @@ class CudaReservation final : public Reservation {
   void fill(uint64_t offset, uint8_t value, uint64_t size) override;
   void *host_pointer(uint64_t, size_t) override { return nullptr; }
   bool writable(uint64_t offset, uint64_t size) const override;
+  // Copies in stream order. Neither memory goes while a copy of it is under way: closing or dropping either, and
+  // unmapping, wait for it. UsageError outside either, on a stream of another device, or on one that is capturing.
+  void write_async(uint64_t offset, const PinnedMemory &source, uint64_t at, uint64_t size, Stream &stream);
+  void read_async(uint64_t offset, const PinnedMemory &target, uint64_t at, uint64_t size, Stream &stream);
+  const std::shared_ptr<CudaContext> &context() const { return context_; }
 
  private:
   struct Mapping {
@@ -31,6 +45,9 @@ class CudaReservation final : public Reservation {
   };
   using Mappings = std::map<uint64_t, Mapping>;  // by offset; they do not overlap
   void check_range(uint64_t offset, uint64_t size, const char *doing) const;
+  template <class Copy>
+  void copy_async(uint64_t offset, const PinnedMemory &host, uint64_t at, uint64_t size, Stream &stream,
+                  const char *doing, Copy copy);
   void set_access(uint64_t offset, uint64_t size, bool writable, const char *doing);
   // The mappings that make up [offset, offset+size), or an error.
   std::pair<Mappings::iterator, Mappings::iterator> whole(uint64_t offset, uint64_t size, const char *doing);
@@ -39,7 +56,11 @@ class CudaReservation final : public Reservation {
   uint64_t address_, span_;
   mutable std::mutex mutex_;
   Mappings mappings_;
+  CopiesUnderWay copies_;
 };
+
+// The CUDA memory behind a reservation, or UsageError if it belongs to another device.
+CudaReservation &cuda_reservation(Reservation &reservation, const char *doing);
 
 uint64_t cuda_granularity(const CudaContext &context);
 uint64_t cuda_free_bytes(const CudaContext &context);

@@ -1,8 +1,7 @@
 // The CUDA device's constructor.
 #include <nanobind/stl/shared_ptr.h>
 
-#include "bindings.h"
-#include "cuda_driver.h"
+#include "bind_cuda.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -10,11 +9,12 @@ using namespace nb::literals;
 namespace hg {
 
 void register_cuda(nb::module_ &m) {
-  nb::class_<CudaDevice, Device>(
+  nb::class_<CudaDevice, Device> device(
       m, "CudaDevice",
-      "A CUDA device through the lazily opened driver library (HELIOGRAPH_LIBCUDA names another one, for tests).")
-      .def(nb::new_([](int index) { return unlocked([&] { return std::make_shared<CudaDevice>(index); }); }),
-           "index"_a = 0);
+      "A CUDA device through the lazily opened driver library (HELIOGRAPH_LIBCUDA names another one, for tests).");
+  device.def(nb::new_([](int index) { return unlocked([&] { return std::make_shared<CudaDevice>(index); }); }),
+             "index"_a = 0);
+  bind_cuda_memory(m, device);
 }
 
 }  // namespace hg

@@ -59,9 +59,11 @@ class Reservation:
     def span(self) -> int: ...
     @property
     def mapped_bytes(self) -> int: ...
-    def map(self, offset: int, size: int) -> None:
+    def map(self, offset: int, size: int, exportable: bool = False) -> None:
         """
         Backs a range with zeroed memory. Both are multiples of the device's granularity.
+
+        exportable (CUDA only): its handle can be passed to another process as a file descriptor.
         """
 
     def unmap(self, offset: int, size: int) -> None:
@@ -73,6 +75,19 @@ class Reservation:
     def write(self, offset: int, data: Buffer) -> None: ...
     def read(self, offset: int, size: int) -> bytes: ...
     def fill(self, offset: int, value: int, size: int) -> None: ...
+    def write_async(self, offset: int, source: PinnedMemory, at: int, size: int, stream: Stream) -> None:
+        """
+        Copies `size` bytes from offset `at` of pinned memory, in stream order (CUDA only).
+
+        While the copy is under way, closing or dropping either memory waits for it, and so does unmapping.
+        UsageError: out of bounds, another device, a stream that is capturing.
+        """
+
+    def read_async(self, offset: int, target: PinnedMemory, at: int, size: int, stream: Stream) -> None:
+        """
+        The other way round; the bytes are there once the stream has come past the copy.
+        """
+
     def view(self, offset: int, size: int) -> memoryview:
         """
         The memory itself (host only), writable unless protected. It holds the reservation.
@@ -286,3 +301,82 @@ class CudaDevice(Device):
     """
 
     def __init__(self, index: int = 0) -> None: ...
+    def pinned(self, size: int) -> PinnedMemory:
+        """Page-locked memory of the host, in bytes."""
+
+    def pool(self, reservation: Reservation, offset: int, span: int, name: str) -> Pool:
+        """
+        A pool over [offset, offset + span) of a reservation, of which nothing is mapped. At most 4 at a time.
+        """
+
+class PinnedMemory(Buffer):
+    """
+    Page-locked memory of the host: a writable buffer of bytes that a device copies from and to in stream order.
+    """
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def address(self) -> int: ...
+    def __len__(self) -> int: ...
+    def close(self) -> None:
+        """
+        Frees it, once copies under way are done. Idempotent; an error while views are held.
+        """
+
+class Pool:
+    """
+    Memory of a reservation for PyTorch's pluggable allocator.
+
+    The same calls in the same order get the same addresses: multiples of 512, the lowest free one
+    first, 256 bytes or more apart. Memory is mapped when it is first needed, also in a stream
+    capture, is not zeroed, and stays mapped and readable when it is freed. Keep the pool for as
+    long as an allocator uses its functions: it ends with this object or with close().
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def address(self) -> int:
+        """Where its span begins."""
+
+    @property
+    def span(self) -> int:
+        """Bytes of addresses."""
+
+    @property
+    def alloc_address(self) -> int:
+        """
+        Address of its function void *(ssize_t bytes, int device, cudaStream_t). Null: see error.
+        """
+
+    @property
+    def free_address(self) -> int:
+        """
+        Address of its function void (void *, ssize_t bytes, int device, cudaStream_t).
+        """
+
+    @property
+    def peak(self) -> int:
+        """Bytes that the span needed so far, padding included."""
+
+    @property
+    def mapped_bytes(self) -> int: ...
+    def live(self) -> list[tuple[int, int]]:
+        """(address, bytes) of what is out, ascending."""
+
+    @property
+    def error(self) -> str:
+        """What the last call that failed found, or an empty string."""
+
+    def check(self) -> None:
+        """
+        Raises that error, if there is one: OutOfMemoryError, DriverError, UsageError.
+        """
+
+    def close(self) -> None:
+        """
+        Nothing more is handed out; its memory and its functions are given back once nothing is out. Idempotent.
+        """

@@ -49,6 +49,7 @@ std::map<std::string, uint64_t> live() {
           {"reservations", s.reservations.size()},
           {"allocations", s.allocations.size()},
           {"mappings", s.mappings.size()},
+          {"pinned", s.pinned.size()},
           {"captures", s.captures.size()}};
 }
 
@@ -106,7 +107,7 @@ CONTROL void fake_reset() {
   s.driver_version = 13000;
   s.devices = 2;
   s.memory_limit = 1ull << 30;
-  s.kernel_time = std::chrono::microseconds{0};
+  s.kernel_time = s.copy_time = std::chrono::microseconds{0};
   s.faults.clear();
   s.faulting_kernels.clear();
   s.hidden.clear();
@@ -127,6 +128,8 @@ CONTROL void fake_fault_kernel(const char *name, int code) {
 CONTROL void fake_memory_limit(uint64_t bytes) { state().memory_limit = bytes; }
 CONTROL uint64_t fake_memory_in_use() { return memory_in_use(); }
 CONTROL void fake_kernel_time(uint32_t us) { state().kernel_time = std::chrono::microseconds{us}; }
+CONTROL void fake_copy_time(uint32_t us) { state().copy_time = std::chrono::microseconds{us}; }
+CONTROL uint64_t fake_exportable() { return state().exportable.size(); }
 CONTROL void fake_driver_version(int version) { state().driver_version = version; }
 CONTROL void fake_hide(const char *name) { state().hidden.insert(name); }
 CONTROL void fake_ignore_hints(int count) { state().ignored_hints = count; }

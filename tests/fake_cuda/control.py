@@ -12,7 +12,7 @@ _HEADER = (cuda_headers() / "cuda.h").read_text(encoding="utf-8", errors="replac
 CODES = {name: int(code) for name, code in re.findall(r"^\s+(CUDA_ERROR_\w+)\s*=\s*(\d+)", _HEADER, re.MULTILINE)}
 KINDS = (
     "contexts", "modules", "graphs", "executables", "streams", "events", "reservations", "allocations", "mappings",
-    "captures",
+    "captures", "pinned",
 )  # fmt: skip
 # A text image: `mixed` has holes between its parameters.
 IMAGE = b"fake-image sm_90\nmixed 0:1 4:12 16:2 24:8\nnothing\n"
@@ -25,6 +25,7 @@ class FakeCuda:
         self.path = library
         self._c = ctypes.CDLL(str(library))
         self._c.fake_live.restype = self._c.fake_memory_in_use.restype = ctypes.c_uint64
+        self._c.fake_exportable.restype = ctypes.c_uint64
         self._c.fake_destroyed_in_flight.restype = ctypes.c_uint64
         self._c.fake_misuse.restype = self._c.fake_log.restype = ctypes.c_char_p
         self._c.fake_all_calls.restype = ctypes.c_char_p
@@ -55,6 +56,14 @@ class FakeCuda:
     def kernel_time(self, microseconds: int) -> None:
         """How long each kernel runs, but for `spin`, which says so itself."""
         self._c.fake_kernel_time(microseconds)
+
+    def copy_time(self, microseconds: int) -> None:
+        """How long each asynchronous copy between host and device takes."""
+        self._c.fake_copy_time(microseconds)
+
+    def exportable(self) -> int:
+        """Allocations whose handle can be passed to another process."""
+        return int(self._c.fake_exportable())
 
     def driver_version(self, version: int) -> None:
         self._c.fake_driver_version(version)

@@ -85,13 +85,16 @@ CUDA_ENTRY cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUm
   if (!size || size % kGranularity || flags || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
     return CUDA_ERROR_INVALID_VALUE;
   if (memory_in_use() + size > s.memory_limit) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   *out = new_handle();
   s.allocations[*out] = size;
+  if (prop->requestedHandleTypes) s.exportable.insert(*out);
   return CUDA_SUCCESS;
 }
 
 CUDA_ENTRY cuMemRelease(CUmemGenericAllocationHandle handle) {
   FAKE_CONTEXT_CALL(cuMemRelease);
+  s.exportable.erase(handle);
   if (s.allocations.erase(handle)) return CUDA_SUCCESS;
   misuse("release of a released allocation");
   return CUDA_ERROR_INVALID_VALUE;
@@ -162,6 +165,80 @@ CUDA_ENTRY cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t size) {
     madvise(reinterpret_cast<void *>(to), size, MADV_DONTNEED);  // zero pages, however large
   else
     std::memset(reinterpret_cast<void *>(to), value, size);
+  return CUDA_SUCCESS;
+}
+
+// ---- memory of the host ----
+
+bool pinned(uint64_t address, uint64_t size) {
+  const State &s = state();
+  auto at = s.pinned.upper_bound(address);
+  if (at == s.pinned.begin()) return false;
+  --at;
+  return address + size <= at->first + at->second;
+}
+
+CUDA_ENTRY cuMemHostAlloc(void **out, size_t size, unsigned flags) {
+  FAKE_CONTEXT_CALL(cuMemHostAlloc);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  if (!size || flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
+  void *page = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::memset(page, 0xA5, std::min<size_t>(size, 4096));  // left over from someone else
+  s.pinned[reinterpret_cast<uint64_t>(page)] = size;
+  *out = page;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuMemFreeHost(void *page) {
+  FAKE_CONTEXT_CALL(cuMemFreeHost);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
+  const auto at = s.pinned.find(reinterpret_cast<uint64_t>(page));
+  if (at == s.pinned.end()) {
+    misuse("free of host memory that is not pinned");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  munmap(page, at->second);
+  s.pinned.erase(at);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// A copy whose memory is gone before its time comes is a misuse: a device would copy from or to whatever is there then.
+CUresult copy(CUstream handle, CUdeviceptr device, uint64_t host, size_t size, bool to_device) {
+  State &s = state();
+  Stream *stream = find(s.streams, handle, "stream");
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+  if (accessible(device, size, to_device) != CUDA_SUCCESS || !pinned(host, size)) return CUDA_ERROR_INVALID_VALUE;
+  stream->ready = enqueue(stream->context, stream->ready, s.copy_time, [=] {
+    if (accessible(device, size, to_device) != CUDA_SUCCESS || !pinned(host, size)) {
+      misuse("a copy between host and device whose memory was freed under it");
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    auto *on_device = reinterpret_cast<void *>(device), *on_host = reinterpret_cast<void *>(host);
+    std::memcpy(to_device ? on_device : on_host, to_device ? on_host : on_device, size);
+    return CUDA_SUCCESS;
+  });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUDA_ENTRY cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream) {
+  FAKE_CONTEXT_CALL(cuMemcpyHtoDAsync);
+  return copy(stream, to, reinterpret_cast<uint64_t>(from), size, true);
+}
+
+CUDA_ENTRY cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream) {
+  FAKE_CONTEXT_CALL(cuMemcpyDtoHAsync);
+  return copy(stream, from, reinterpret_cast<uint64_t>(to), size, false);
+}
+
+CUDA_ENTRY cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  FAKE_CALL(cuThreadExchangeStreamCaptureMode);
+  std::swap(*mode, capture_mode());
   return CUDA_SUCCESS;
 }
 

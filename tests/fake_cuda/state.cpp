@@ -14,6 +14,11 @@ std::vector<Context *> &current() {
   return stack;
 }
 
+CUstreamCaptureMode &capture_mode() {
+  thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return mode;
+}
+
 Call::Call(const char *name) : lock_(state().mutex) {
   State &s = state();
   advance();
@@ -69,6 +74,9 @@ void drop_objects(Context *context) {
   s.captures.clear();
   s.mappings.clear();
   s.allocations.clear();
+  s.exportable.clear();
+  for (const auto &[address, size] : s.pinned) munmap(reinterpret_cast<void *>(address), size);
+  s.pinned.clear();
   for (const auto &[address, size] : s.reservations) munmap(reinterpret_cast<void *>(address), size);
   s.reservations.clear();
 }
@@ -114,6 +122,7 @@ uint64_t memory_in_use() {
 }
 
 CUresult unsafe_in_capture() {
+  if (capture_mode() == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   for (auto &[id, capture] : state().captures) {
     if (capture.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && capture.thread != std::this_thread::get_id()) continue;
     if (capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;

@@ -128,9 +128,12 @@ struct State {
   std::map<uintptr_t, Event> events;
   std::map<cuuint64_t, Capture> captures;
   std::map<uint64_t, uint64_t> reservations, allocations;  // address -> size, handle -> size
+  std::map<uint64_t, uint64_t> pinned;                     // host address -> size
+  std::set<uint64_t> exportable;                           // allocations whose handle can be exported
   std::map<uint64_t, Mapping> mappings;                    // by address
   std::map<std::pair<Time, uint64_t>, Operation> pending;
   uint64_t sequence = 0;
+  std::chrono::microseconds copy_time{0};  // of each copy between host and device
   // what tests set
   uint64_t memory_limit = 1ull << 30;
   std::chrono::microseconds kernel_time{0};
@@ -146,6 +149,7 @@ struct State {
 };
 State &state();
 std::vector<Context *> &current();  // this thread's stack
+CUstreamCaptureMode &capture_mode();  // this thread's, for calls that may break a capture
 
 // One call of the driver: takes the lock, lets time pass, counts, and injects the fault that a test asked for.
 class Call {
@@ -201,6 +205,7 @@ CUresult wait_until(Context *context, Time when);
 // ---- work ----
 std::chrono::microseconds duration(const Node &node);
 CUresult run(const Node &node);  // its effect on memory
+bool pinned(uint64_t address, uint64_t size);
 CUresult accessible(uint64_t address, uint64_t size, bool write);
 CUresult submit(CUstream stream, Node node);  // enqueues it, or adds a node to the stream's capture
 CUresult fill_kernel(Node &node, CUfunction function, void **arguments);
