@@ -13,7 +13,7 @@ from heliograph.core.format import CHUNK_BYTES, MIB
 from heliograph.core.layout import chunk_pieces, cuts
 from heliograph.core.manifest import Slice, Weights
 from heliograph.errors import TamperedError
-from heliograph.runtime.staging import Staging, staging_threads
+from heliograph.runtime.staging import InPlace, Staging, staging_threads
 
 
 class Files:
@@ -59,7 +59,7 @@ def test_every_byte_lands_at_its_place(tmp_path: Path, threads: int, cap: int, c
     files = Files(tmp_path, IMAGE, cap)
     target = bytearray(len(IMAGE) + 100)
     with memoryview(target)[: len(IMAGE)] as view:
-        staging = Staging(files, files.weights, view, threads=threads, check=check)
+        staging = Staging(files, files.weights, InPlace(view), threads=threads, check=check)
         staging.start()
         done = staging.finish()
     assert target[: len(IMAGE)] == IMAGE
@@ -76,7 +76,7 @@ def test_one_flipped_bit_is_refused(tmp_path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at % (2 * MIB)] ^= 1
     path.write_bytes(data)
-    staging = Staging(files, files.weights, memoryview(bytearray(len(IMAGE))), threads=2)
+    staging = Staging(files, files.weights, InPlace(memoryview(bytearray(len(IMAGE)))), threads=2)
     staging.start()
     with pytest.raises(TamperedError):
         staging.finish()
@@ -86,7 +86,7 @@ def test_one_flipped_bit_is_refused(tmp_path: Path, at: int) -> None:
 def test_a_file_cut_short_is_refused_also_without_digests(tmp_path: Path) -> None:
     files = Files(tmp_path, IMAGE, 64 << 30)
     os.truncate(tmp_path / "0", 6 * MIB)
-    staging = Staging(files, files.weights, memoryview(bytearray(len(IMAGE))), check=False)
+    staging = Staging(files, files.weights, InPlace(memoryview(bytearray(len(IMAGE)))), check=False)
     staging.start()
     with pytest.raises(TamperedError):
         staging.finish()
@@ -105,7 +105,7 @@ def test_the_failure_of_one_thread_stops_all(tmp_path: Path) -> None:
             asked.append(chunk)
             raise OSError(5, "input/output error")
 
-    staging = Staging(Failing(), files.weights, memoryview(bytearray(200 * MIB)), threads=2)
+    staging = Staging(Failing(), files.weights, InPlace(memoryview(bytearray(200 * MIB))), threads=2)
     staging.start()
     with pytest.raises(OSError, match="input/output"):
         staging.finish()
@@ -115,7 +115,7 @@ def test_the_failure_of_one_thread_stops_all(tmp_path: Path) -> None:
 def test_abandoning_waits_for_the_threads_and_lets_go_of_the_memory(tmp_path: Path) -> None:
     files = Files(tmp_path, IMAGE, 64 << 30)
     target = bytearray(len(IMAGE))
-    staging = Staging(files, files.weights, memoryview(target), threads=2)
+    staging = Staging(files, files.weights, InPlace(memoryview(target)), threads=2)
     staging.start()
     staging.abandon()
     target.clear()  # BufferError if a thread still held a view

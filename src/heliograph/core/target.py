@@ -1,10 +1,11 @@
-"""Whether a core fits a machine. The machine is described by the caller: this package opens no device."""
+"""Whether a core fits a machine. The caller opens the device that is described: this package opens none."""
 
 from __future__ import annotations
 
 import msgspec
 
 from heliograph import _native
+from heliograph._native import CudaDevice, Device
 from heliograph.core.format import KERNEL_ABI
 from heliograph.core.manifest import Target
 from heliograph.errors import TargetError
@@ -24,6 +25,20 @@ class Machine(msgspec.Struct, frozen=True):
 def this_host() -> Machine:
     """The CPU this process runs on."""
     return Machine(device="host", arches=tuple(_native.host_levels()))
+
+
+def machine_of(device: Device) -> Machine:
+    """What an open device runs."""
+    if not isinstance(device, CudaDevice):
+        return this_host()
+    return Machine(
+        device="cuda",
+        arches=(device.arch,),
+        abi=0,
+        processors=device.processors,
+        shared_optin=device.shared_optin,
+        driver=device.driver_version,
+    )
 
 
 def check_target(target: Target, machine: Machine) -> None:

@@ -3,6 +3,8 @@
 Owns: opening devices, finding and loading kernel images, graphs and what they hold. Modules, in reading order:
 
 - ``host``: opens the host device; where the shipped kernel images are.
+- ``cuda``: opens a CUDA device.
+- ``open``: the one of the two that a core is for.
 - ``modules``: a kernel image becomes a module: sealed, hashed, loaded.
 - ``flags``: instantiation flags by name, and their one source.
 - ``graph``: a recorded graph, its executable, its launches.

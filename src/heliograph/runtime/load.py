@@ -13,21 +13,21 @@ from typing import Literal
 
 import msgspec
 
-from heliograph._native import Device, Function
+from heliograph._native import CudaDevice, Device, Function, Module
 from heliograph.core.manifest import Bucket, Core
-from heliograph.core.target import Machine, check_target, this_host
+from heliograph.core.target import check_target, machine_of, this_host
 from heliograph.core.verify import VerifiedCore
-from heliograph.device.host import open_host
 from heliograph.device.modules import load_module, raise_descriptor_limit
+from heliograph.device.open import open_device
 from heliograph.errors import ModuleError, UsageError
 from heliograph.runtime.budget import memory_budget
 from heliograph.runtime.catalogue import Catalogue
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.memory import READ_ONLY, Memory
 from heliograph.runtime.patterns import state_period
-from heliograph.runtime.plan import plan_memory
+from heliograph.runtime.plan import NO_OVERHEAD, plan_memory
 from heliograph.runtime.program import Program, Shape
-from heliograph.runtime.staging import Staging
+from heliograph.runtime.staging import InPlace, Staging, Target
 
 Ready = Literal["all", "first"] | Sequence[tuple[str, Shape]]
 
@@ -54,6 +54,7 @@ def load(
     *,
     device: Device | None = None,
     workers: int = 0,
+    index: int = 0,
     units: int | None = None,
     memory: int | None = None,
     ready: Ready = "all",
@@ -62,7 +63,8 @@ def load(
 ) -> Program:
     """Loads a core. ``verified`` stays the caller's, who may close it once this has returned.
 
-    device: where to load; left out, a host device with ``workers`` kernel threads that the program owns.
+    device: where to load; left out, a device of the core's kind that the program owns: a host device with ``workers``
+    kernel threads, or the CUDA device number ``index``.
     units: units of growing state (KV blocks); left out, what the core can use at once or, if less, what fits.
     memory: bytes that may be used, as far as the device has them; left out, what it has, and on the host no more than
     the control group and the machine have left. Given without ``units``, all that fits becomes units.
@@ -71,15 +73,18 @@ def load(
     threads: that read weights; 0 for one a processor, at most eight.
     check: False leaves out chunk digests and self-tests, to measure what they cost. It has no other use.
 
-    Raises TargetError, AddressTakenError, OutOfMemoryError, ModuleError, TamperedError, SelfTestError.
+    Raises TargetError, DriverError (no CUDA driver), AddressTakenError, OutOfMemoryError, ModuleError, TamperedError,
+    SelfTestError.
     """
     phases = Phases()
     with ExitStack() as undo:
         own = None
         if device is None:
             with phases("device"):
-                check_target(verified.core.target, this_host())
-                device = own = open_host(workers=workers)
+                target = verified.core.target
+                if target.device == "host":
+                    check_target(target, this_host())
+                device = own = open_device(target.device, workers=workers, index=index)
             undo.callback(own.close)
         first = first_buckets(verified.core, ready)
         loaded = assemble(
@@ -120,6 +125,12 @@ def assemble(
         regions = Memory(device, core, verified.name)
         undo.callback(regions.close)
     with phases("map"):
+        taken = NO_OVERHEAD
+        if isinstance(device, CudaDevice):
+            from heliograph.runtime.cuda import overhead, set_limits  # noqa: PLC0415 - a host pays for nothing of it
+
+            set_limits(device, core)
+            taken = overhead(device, core, threads)
         plan = plan_memory(
             core,
             budget=memory_budget(device, memory),
@@ -127,10 +138,10 @@ def assemble(
             units=units,
             fill=memory is not None,
             one_at_a_time=one_at_a_time,
+            overhead=taken,
         )
         regions.map(plan)
-    image = regions.view("weights", 0, core.weights.size) if core.weights.size else memoryview(bytearray())
-    staging = Staging(verified, core.weights, image, threads=threads, check=check)
+    staging = Staging(verified, core.weights, staging_target(device, regions, core), threads=threads, check=check)
     undo.callback(staging.abandon)
     staging.start()
     with phases("modules"):
@@ -151,21 +162,27 @@ def assemble(
     return loaded
 
 
-def machine_of(device: Device) -> Machine:
-    """What cores a device runs."""
-    return this_host() if device.kind == "host" else Machine(device=device.kind, arches=(device.arch,), abi=0)
+def staging_target(device: Device, regions: Memory, core: Core) -> Target:
+    """The weights region, for staging threads."""
+    if not core.weights.size:
+        return InPlace(memoryview(bytearray()))
+    if not isinstance(device, CudaDevice):
+        return InPlace(regions.view("weights", 0, core.weights.size))
+    from heliograph.runtime.pinned import Pinned  # noqa: PLC0415 - a host pays for nothing of it
+
+    return Pinned(device, regions.region("weights"))
 
 
 def load_functions(device: Device, verified: VerifiedCore) -> list[Function]:
     """The core's functions, in its order, each compared with what the core says of it."""
     core = verified.core
     raise_descriptor_limit(len(core.modules))
-    modules = []
+    modules: list[Module] = []
     for record in core.modules:
         module = load_module(device, record.blob, verified.blob(record.blob))
         _expect(f"loading module {record.family}", "level", module.level, core.target.arch)
         _expect(f"loading module {record.family}", "kernel ABI", module.abi, core.target.abi)
-        _expect(f"loading module {record.family}", "family", module.family, record.family)
+        _expect(f"loading module {record.family}", "family", module.family or record.family, record.family)
         modules.append(module)
     functions = []
     for stated in core.functions:
@@ -174,6 +191,11 @@ def load_functions(device: Device, verified: VerifiedCore) -> list[Function]:
         _expect(doing, "bytes of parameters", function.param_bytes, stated.param_bytes)
         _expect(doing, "pointers", tuple(function.pointer_offsets), stated.pointers)
         functions.append(function)
+    if device.kind == "cuda":
+        from heliograph.runtime.cuda import raise_attributes, restore_globals  # noqa: PLC0415 - as above
+
+        restore_globals(modules, verified)
+        raise_attributes(functions, verified.columns)
     return functions
 
 

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
 
 from heliograph._native import Device, Stream
 from heliograph.core.manifest import Bucket, Buffer, Core, Field, Region
 from heliograph.core.verify import VerifiedCore
-from heliograph.errors import FormatError, UsageError
+from heliograph.errors import DeviceFaultError, FormatError, UsageError
 from heliograph.runtime.catalogue import Catalogue
-from heliograph.runtime.memory import Memory
+from heliograph.runtime.memory import Bytes, Memory
 from heliograph.runtime.plan import MemoryPlan, growing_region
+
+
+class FieldAccess(Protocol):
+    """Inputs or outputs of a bucket, moved together."""
+
+    def write(self, buffers: Sequence[Buffer], data: Bytes) -> None:
+        """Fills all of them from one string of bytes, in their order."""
+
+    def read(self, buffers: Sequence[Buffer]) -> Iterator[memoryview]:
+        """The bytes of each, in order; a piece is valid until the next one is taken."""
+
+    def fill(self, buffers: Sequence[Buffer], value: int) -> None: ...
+
+
+class InPlace:
+    """Field by field, in memory that the host can address."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def write(self, buffers: Sequence[Buffer], data: Bytes) -> None:
+        at = 0
+        with memoryview(data) as view:
+            for buffer in buffers:
+                self._memory.write(buffer.role, buffer.offset, view[at : at + buffer.size])
+                at += buffer.size
+
+    def read(self, buffers: Sequence[Buffer]) -> Iterator[memoryview]:
+        for buffer in buffers:
+            with self._memory.view(buffer.role, buffer.offset, buffer.size) as data:
+                yield data
+
+    def fill(self, buffers: Sequence[Buffer], value: int) -> None:
+        for buffer in buffers:
+            self._memory.fill(buffer.role, buffer.offset, value, buffer.size)
 
 
 class Loaded:
@@ -28,6 +65,7 @@ class Loaded:
         self.memory = memory
         self.plan = plan
         self.catalogue = catalogue
+        self.fields: FieldAccess = _field_access(device, self.core, memory)
         self.stream: Stream = device.create_stream()
         self.places = _places(self.core)
         self._open = True
@@ -47,16 +85,12 @@ class Loaded:
         return self.core.buffers[field.buffer]
 
     def read_fields(self, fields: Sequence[Field]) -> list[bytes]:
-        buffers = [self.buffer(field) for field in fields]
-        return [self.memory.read(buffer.role, buffer.offset, buffer.size) for buffer in buffers]
-
-    def write_field(self, field: Field, data: bytes | memoryview) -> None:
-        buffer = self.buffer(field)
-        self.memory.write(buffer.role, buffer.offset, data)
+        return [bytes(data) for data in self.fields.read([self.buffer(field) for field in fields])]
 
     def write_inputs(self, bucket: Bucket, data: bytes) -> None:
         """All inputs of a bucket from one string of bytes, in the order of its fields."""
-        required = sum(self.buffer(field).size for field in bucket.inputs)
+        buffers = [self.buffer(field) for field in bucket.inputs]
+        required = sum(buffer.size for buffer in buffers)
         if len(data) != required:
             raise FormatError(
                 "writing the inputs of a self-test",
@@ -64,12 +98,7 @@ class Loaded:
                 required=f"{required}, the sum of the bucket's input fields",
                 hint="the core is inconsistent: capture it again",
             )
-        at = 0
-        with memoryview(data) as view:
-            for field in bucket.inputs:
-                size = self.buffer(field).size
-                self.write_field(field, view[at : at + size])
-                at += size
+        self.fields.write(buffers, data)
 
     def restore_initial(self, role: str) -> None:
         """Writes a region's initial content (constants, persistent) from the core."""
@@ -85,10 +114,19 @@ class Loaded:
     def close(self) -> None:
         """Waits for what runs, then gives everything back. UsageError, and nothing lost, while a view is held."""
         if self._open:
-            self.drain()
+            with suppress(DeviceFaultError):  # nothing runs any more
+                self.drain()
             self.memory.close()
             self.catalogue.close()
             self._open = False
+
+
+def _field_access(device: Device, core: Core, memory: Memory) -> FieldAccess:
+    if device.kind == "host":
+        return InPlace(memory)
+    from heliograph.runtime.spans import Spans  # noqa: PLC0415 - a host pays for nothing of it
+
+    return Spans(core, memory)
 
 
 def _places(core: Core) -> Mapping[int, Bucket]:

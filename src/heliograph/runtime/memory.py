@@ -58,6 +58,7 @@ class Memory:
     def __init__(self, device: Device, core: Core, name: str) -> None:
         """Reserves every region of the core, or none: AddressTakenError names what is in the way."""
         self._claim = _claim(name, core)
+        self._in_place = device.kind == "host"
         self._mapped: dict[str, int] = {}
         self._read_only: set[str] = set()
         self._reservations: dict[str, Reservation] = {}
@@ -91,8 +92,20 @@ class Memory:
         return self._mapped.get(role, 0)
 
     def view(self, role: str, offset: int, size: int) -> memoryview:
-        """The memory itself. Holding the view keeps the region from being closed."""
+        """The memory itself. Holding the view keeps the region from being closed. UsageError where the host cannot
+        address the device's memory."""
         return self._at(role, offset, size).view(offset, size)
+
+    def contents(self, role: str, offset: int, size: int) -> memoryview:
+        """The bytes to look at now: the memory itself or, where the host cannot address it, a copy. The caller
+        releases it."""
+        if self._in_place:
+            return self.view(role, offset, size)
+        return memoryview(self.read(role, offset, size))
+
+    def region(self, role: str) -> Reservation:
+        """The reservation behind a region, for those who fill it as a whole."""
+        return self._reservations[role]
 
     def read(self, role: str, offset: int, size: int) -> bytes:
         return self._at(role, offset, size).read(offset, size)
@@ -117,7 +130,8 @@ class Memory:
 
     def close(self) -> None:
         """Unmaps and unreserves everything, or nothing: UsageError while the caller holds a view."""
-        self._refuse_held_views()
+        if self._in_place:
+            self._refuse_held_views()
         while self._reservations:
             role, reservation = next(reversed(self._reservations.items()))
             reservation.close()

@@ -5,10 +5,26 @@ from __future__ import annotations
 import msgspec
 
 from heliograph.core.manifest import Core, Region
-from heliograph.errors import OutOfMemoryError, UsageError
+from heliograph.errors import CheckerError, OutOfMemoryError, UsageError
 
 NODE_BYTES = 4096  # reserved for each node of every executable; the checker fails an export above it
 MARGIN_PART = 50  # 2 % of the budget stays free
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    """What a device takes beside regions and executables, in bytes. The host takes nothing."""
+
+    modules: int = 0  # kernel images
+    local: int = 0  # local memory of the largest function times resident threads; printf and malloc memory
+    staging: int = 0
+    rounding: int = 0  # of the memory that executables share
+
+    @property
+    def total(self) -> int:
+        return self.modules + self.local + self.staging + self.rounding
+
+
+NO_OVERHEAD = Overhead()
 
 
 class RegionPlan(msgspec.Struct, frozen=True):
@@ -30,10 +46,11 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     executables: int
     margin: int
     budget: int
+    overhead: Overhead = NO_OVERHEAD
 
     @property
     def needed(self) -> int:
-        return self.fixed + self.executables + self.units * self.unit_bytes
+        return self.fixed + self.executables + self.overhead.total + self.units * self.unit_bytes
 
 
 def fixed_bytes(core: Core, granularity: int) -> int:
@@ -77,6 +94,7 @@ def plan_memory(
     units: int | None = None,
     fill: bool = False,
     one_at_a_time: bool = False,
+    overhead: Overhead = NO_OVERHEAD,
 ) -> MemoryPlan:
     """Decides how much of each region is mapped.
 
@@ -90,26 +108,27 @@ def plan_memory(
     nodes = [graph.nodes for graph in core.graphs]
     executables = NODE_BYTES * (max(nodes, default=0) if one_at_a_time else sum(nodes))
     margin = budget // MARGIN_PART
-    room = budget - fixed - executables - margin
+    plan = MemoryPlan((), 0, unit_bytes, fixed, executables, margin, budget, overhead)
+    room = budget - plan.needed - margin
     if room < 0:
-        raise _does_not_fit(core, budget, fixed, executables, margin, 0, 0)
+        raise _does_not_fit(core, plan, 0)
     if region is None:
         count = _no_units(units)
     elif units is not None:
         count = _stated_units(core, region, units)
         if count * unit_bytes > room:
-            raise _does_not_fit(core, budget, fixed, executables, margin, count, unit_bytes)
+            raise _does_not_fit(core, plan, count)
     else:
         count = min(room // unit_bytes, _most_units(region))
         if not fill:
             count = min(count, useful_units(core))
         if count < least_units(core):
-            raise _does_not_fit(core, budget, fixed, executables, margin, least_units(core), unit_bytes)
+            raise _does_not_fit(core, plan, least_units(core))
     regions = tuple(
         RegionPlan(each.role, int(each.base, 16), each.span, _round_up(_extent(each, count), granularity))
         for each in core.regions
     )
-    return MemoryPlan(regions, count, unit_bytes, fixed, executables, margin, budget)
+    return msgspec.structs.replace(plan, regions=regions, units=count)
 
 
 def _round_up(size: int, unit: int) -> int:
@@ -151,14 +170,28 @@ def _stated_units(core: Core, region: Region, units: int) -> int:
     return units
 
 
-def _does_not_fit(
-    core: Core, budget: int, fixed: int, executables: int, margin: int, units: int, unit_bytes: int
-) -> OutOfMemoryError:
-    need = fixed + executables + margin + units * unit_bytes
+def _does_not_fit(core: Core, plan: MemoryPlan, units: int) -> OutOfMemoryError:
+    need = plan.needed + plan.margin + units * plan.unit_bytes
+    of = {"regions": plan.fixed, "executables": plan.executables, **msgspec.structs.asdict(plan.overhead)}
+    parts = ", ".join(f"{size} for {what}" for what, size in of.items() if size or what in ("regions", "executables"))
     return OutOfMemoryError(
         f"planning memory for {core.model}",
-        found=f"{budget} bytes that may be used",
-        required=f"{need}: {fixed} for regions, {executables} for executables, {margin} margin, "
-        f"{units} units of {unit_bytes}",
+        found=f"{plan.budget} bytes that may be used",
+        required=f"{need}: {parts}, {plan.margin} margin, {units} units of {plan.unit_bytes}",
         hint="free memory, raise the limit, or state fewer units",
     )
+
+
+def check_executable(graph: str, nodes: int, device_bytes: int, granularity: int) -> None:
+    """CheckerError if an executable takes more of the device than a load would reserve for it.
+
+    granularity: in which the device takes memory; less than that cannot be told apart from nothing.
+    """
+    limit = NODE_BYTES * nodes + granularity
+    if device_bytes > limit:
+        raise CheckerError(
+            f"measuring the executable of {graph}",
+            found=f"{device_bytes} bytes of the device for {nodes} nodes",
+            required=f"at most {limit}: {NODE_BYTES} a node, as loads reserve, and {granularity} of rounding",
+            hint="loads of this core would run out of memory after they are ready: report it",
+        )

@@ -6,7 +6,7 @@
         shape = program.bucket("classify", rows=3)      # {"rows": 4}: the smallest bucket that holds three rows
         program.write("classify", shape, "image", pixels)
         program.run("classify", **shape)
-        scores = program.view("classify", shape, "scores").cast("f")
+        scores = memoryview(program.read("classify", shape, "scores")).cast("f")
 
 Any thread may call any method. Runs happen one after the other, since the graphs of a core share their scratch; what
 a caller writes into a bucket's inputs while that bucket runs is the caller's affair. A call in a state that does not
@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
+from typing import Protocol
 
 from heliograph._native import Device
 from heliograph.core.manifest import Bucket, Buffer, Core, Entry, Field
@@ -91,7 +92,10 @@ class Program:
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def view(self, entry: str, shape: Shape, field: str) -> memoryview:
-        """The bytes of an input or output, in place and writable. Release it before the program is closed."""
+        """The bytes of an input or output, in place and writable. Release it before the program is closed.
+
+        UsageError on a device whose memory the host cannot address: use ``read`` and ``write``, or ``hold``.
+        """
         buffer = self.buffer(entry, shape, field)
         with self._gate.call(Use.LOOK):
             return self._loaded.memory.view(buffer.role, buffer.offset, buffer.size)
@@ -117,15 +121,57 @@ class Program:
         with self._gate.call(Use.LAUNCH):
             self._loaded.memory.write(buffer.role, buffer.offset, data)
 
+    def hold(self, entry: str, shape: Shape) -> Held:
+        """All fields of a bucket at hand, for one who fills and reads them again and again. Close it before the
+        program is closed."""
+        in_place = self._loaded.device.kind == "host"
+        return HeldInPlace(self, entry, shape) if in_place else HeldCopies(self, entry, shape)
+
+    def write_inputs(self, entry: str, shape: Shape, data: Bytes) -> None:
+        """Fills all inputs of a bucket from one string of bytes, in the order of its fields."""
+        buffers = [self._loaded.buffer(field) for field in self._bucket(entry, shape).inputs]
+        with memoryview(data) as view:
+            found, required = view.nbytes, sum(buffer.size for buffer in buffers)
+        if found != required:
+            raise UsageError(
+                f"writing the inputs of {entry}", found=f"{found} bytes", required=f"{required}", hint="see fields()"
+            )
+        with self._gate.call(Use.LAUNCH):
+            self._loaded.fields.write(buffers, data)
+
+    def read_outputs(self, entry: str, shape: Shape) -> list[bytes]:
+        """Copies of all outputs of a bucket, in the order of its fields."""
+        bucket = self._bucket(entry, shape)
+        with self._gate.call(Use.LOOK):
+            return self._loaded.read_fields(bucket.outputs)
+
+    def write_state(self, name: str, at: int, data: Bytes) -> None:
+        """Writes a part of a state, from its byte ``at`` on."""
+        found = self._state(name)
+        with self._gate.call(Use.LAUNCH):
+            self._loaded.memory.write("state", found.offset + at, data)
+
+    def read_state(self, name: str) -> bytes:
+        """A copy of a state; of growing state all units, padding unit 0 first."""
+        found = self._state(name)
+        size = found.size * self.units if found.grows else found.size
+        with self._gate.call(Use.LOOK):
+            return self._loaded.memory.read("state", found.offset, size)
+
     def state(self, name: str) -> memoryview:
-        """A state by its name, in place and writable; of growing state all units, padding unit 0 first."""
+        """A state by its name, in place and writable; of growing state all units, padding unit 0 first. UsageError as
+        for ``view``."""
+        found = self._state(name)
+        size = found.size * self.units if found.grows else found.size
+        with self._gate.call(Use.LOOK):
+            return self._loaded.memory.view("state", found.offset, size)
+
+    def _state(self, name: str) -> Buffer:
         found = next((b for b in self.core.buffers if b.role == "state" and b.name in (name, f"state/{name}")), None)
         if found is None:
             known = ", ".join(b.name.removeprefix("state/") for b in self.core.buffers if b.role == "state")
             raise UsageError("looking up a state", found=repr(name), required=known or "none", hint="use its name")
-        size = found.size * self.units if found.grows else found.size
-        with self._gate.call(Use.LOOK):
-            return self._loaded.memory.view("state", found.offset, size)
+        return found
 
     def reset(self) -> None:
         """As right after the load: state and inputs zero, persistent memory with its initial content."""
@@ -273,6 +319,72 @@ class Program:
             required=" or ".join(field.name for field in (*bucket.inputs, *bucket.outputs)),
             hint="use an input or output of this bucket",
         )
+
+
+class Held(Protocol):
+    """The fields of a bucket under a caller's hand. One thread at a time."""
+
+    def view(self, field: str) -> memoryview:
+        """The bytes of a field, writable. Released by ``close``, or before."""
+
+    def send(self) -> None:
+        """What was written to inputs is what the next run reads."""
+
+    def fetch(self) -> None:
+        """What the last run gave is in the outputs."""
+
+    def close(self) -> None:
+        """Idempotent."""
+
+
+class HeldInPlace:
+    """The memory of the device itself."""
+
+    def __init__(self, program: Program, entry: str, shape: Shape) -> None:
+        self._program, self._entry, self._shape = program, entry, shape
+        self._views: list[memoryview] = []
+
+    def view(self, field: str) -> memoryview:
+        self._views.append(self._program.view(self._entry, self._shape, field))
+        return self._views[-1]
+
+    def send(self) -> None: ...
+
+    def fetch(self) -> None: ...
+
+    def close(self) -> None:
+        while self._views:
+            self._views.pop().release()
+
+
+class HeldCopies:
+    """Copies in this process: all inputs go to the device together, all outputs come from it together."""
+
+    def __init__(self, program: Program, entry: str, shape: Shape) -> None:
+        self._program, self._entry, self._shape = program, entry, shape
+        bucket = program.fields(entry, shape)
+        self._inputs = bytearray(sum(program.core.buffers[field.buffer].size for field in bucket.inputs))
+        self._fields: dict[str, memoryview] = {}
+        at, whole = 0, memoryview(self._inputs)
+        for field in bucket.inputs:
+            size = program.core.buffers[field.buffer].size
+            self._fields[field.name] = whole[at : at + size]
+            at += size
+        self._outputs = [memoryview(bytearray(program.core.buffers[field.buffer].size)) for field in bucket.outputs]
+        self._fields |= {field.name: view for field, view in zip(bucket.outputs, self._outputs, strict=True)}
+
+    def view(self, field: str) -> memoryview:
+        return self._fields[field]
+
+    def send(self) -> None:
+        self._program.write_inputs(self._entry, self._shape, self._inputs)
+
+    def fetch(self) -> None:
+        for view, data in zip(self._outputs, self._program.read_outputs(self._entry, self._shape), strict=True):
+            view[:] = data
+
+    def close(self) -> None:
+        self._fields.clear()
 
 
 class _Faults:

@@ -31,17 +31,14 @@ class CaseResult(msgspec.Struct, frozen=True):
 
 def run_case(loaded: Loaded, bucket: Bucket, case: Case) -> CaseResult:
     """One replay of a bucket whose graphs are built."""
+    results = [loaded.buffer(field) for field in bucket.outputs]
     loaded.write_inputs(bucket, loaded.verified.blob(case.inputs))
-    for field in bucket.outputs:
-        buffer = loaded.buffer(field)
-        loaded.memory.fill(buffer.role, buffer.offset, 0, buffer.size)
+    loaded.fields.fill(results, 0)
     loaded.launch(bucket)
     loaded.drain()
     outputs = blake3()
-    for field in bucket.outputs:
-        buffer = loaded.buffer(field)
-        with loaded.memory.view(buffer.role, buffer.offset, buffer.size) as data:
-            outputs.update(data)
+    for data in loaded.fields.read(results):
+        outputs.update(data)
     return CaseResult(outputs.hexdigest(), state_digest(loaded, case.units))
 
 
@@ -50,10 +47,10 @@ def state_digest(loaded: Loaded, units: int) -> str:
     region, memory = loaded.growing, loaded.memory
     digest = hasher(region.grow * units if region is not None else 0)
     if size := fixed_state(loaded):
-        with memory.view("state", 0, size) as fixed:
+        with memory.contents("state", 0, size) as fixed:
             digest.update(fixed)
     if region is not None and units > 1:
-        with memory.view(region.role, region.grow_at + region.grow, region.grow * (units - 1)) as used:
+        with memory.contents(region.role, region.grow_at + region.grow, region.grow * (units - 1)) as used:
             digest.update(used)
     return digest.hexdigest()
 

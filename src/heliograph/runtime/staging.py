@@ -1,9 +1,10 @@
-"""Weights from their files straight into their region, by several threads, checked where they lie.
+"""Weights from their files into their region, by several threads, checked where they were read to.
 
-A thread takes the next 4 MiB chunk of the region image; ``VerifiedCore.read_chunk`` reads it into the region itself
-and hashes the region's bytes. What was checked is what the graphs will read, and a file that changes after its bytes
-were copied changes nothing. There is no buffer between file and region, so a load needs no memory beyond the region.
-``preadv`` and BLAKE3 release the interpreter lock.
+A thread takes the next 4 MiB chunk of the region image; ``VerifiedCore.read_chunk`` reads it to where the thread's
+``Lane`` says and hashes the bytes that lie there. What was checked is what the graphs will read, and a file that
+changes after its bytes were read changes nothing. On the host a lane is the region itself: there is no buffer between,
+so a load needs no memory beyond the region. On a device of its own memory it is pinned (``pinned``): what was checked
+there is what the device copies. ``preadv``, BLAKE3 and the copy release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -31,6 +32,48 @@ class WeightSource(Protocol):
     def open_weights(self, slice: int) -> int: ...
 
 
+class Lane(Protocol):
+    """One thread's way into the region; used by that thread alone."""
+
+    def open(self, offset: int, size: int) -> memoryview:
+        """Where to read ``size`` bytes that belong at ``offset``. The caller releases it."""
+
+    def sent(self, offset: int, size: int) -> None:
+        """The bytes are there and checked."""
+
+    def close(self) -> None:
+        """When this returns all bytes sent are in the region, and nothing writes to it any more. Idempotent."""
+
+
+class Target(Protocol):
+    """The weights region."""
+
+    def lane(self) -> Lane: ...
+    def release(self) -> None:
+        """Nobody stages any more."""
+
+
+class InPlace:
+    """A region that the host can address: a chunk is read into it. Its own lane, for any number of threads."""
+
+    def __init__(self, region: memoryview) -> None:
+        """``region`` begins at the region's base and is writable; it is released when the pass ends."""
+        self._region = region
+
+    def lane(self) -> InPlace:
+        return self
+
+    def open(self, offset: int, size: int) -> memoryview:
+        return self._region[offset : offset + size]
+
+    def sent(self, offset: int, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def release(self) -> None:
+        self._region.release()
+
+
 class Staged(msgspec.Struct, frozen=True):
     """What was done, for the log."""
 
@@ -47,12 +90,9 @@ class Staging:
     """One pass over the weights. ``start`` returns at once; ``finish`` waits and raises what went wrong first."""
 
     def __init__(
-        self, source: WeightSource, weights: Weights, target: memoryview, *, threads: int = 0, check: bool = True
+        self, source: WeightSource, weights: Weights, target: Target, *, threads: int = 0, check: bool = True
     ) -> None:
-        """``target`` is the weights region from its base, writable; it is released when the pass ends.
-
-        ``check=False`` leaves the digests out. It exists to measure what they cost and has no other user.
-        """
+        """``check=False`` leaves the digests out. It exists to measure what they cost and has no other user."""
         self._source = source
         self._weights = weights
         self._target = target
@@ -89,8 +129,12 @@ class Staging:
 
     def _work(self) -> None:
         try:
-            while (chunk := self._take()) is not None:
-                self._stage(chunk)
+            lane = self._target.lane()
+            try:
+                while (chunk := self._take()) is not None:
+                    self._stage(chunk, lane)
+            finally:
+                lane.close()
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
             _let_go(error)
             with self._lock:
@@ -104,13 +148,14 @@ class Staging:
             self._next += 1
             return self._next - 1
 
-    def _stage(self, chunk: int) -> None:
+    def _stage(self, chunk: int, lane: Lane) -> None:
         begin = chunk * CHUNK_BYTES
-        with self._target[begin : min(begin + CHUNK_BYTES, self._weights.size)] as into:
+        with lane.open(begin, min(CHUNK_BYTES, self._weights.size - begin)) as into:
             if self._check:
                 count = self._source.read_chunk(chunk, into)
             else:
                 count = _read_unchecked(self._source, self._weights.slices, chunk, self._weights.size, into)
+        lane.sent(begin, count)
         with self._lock:
             self._bytes += count
 

@@ -8,8 +8,8 @@
         (token,) = steps.decode(1, [seat], [token], [len(prompt)])
 
 Everything about a row that stays the same from step to step is its :class:`Seat`. A bucket remembers who sat in each
-of its rows at its last run, so a step writes only what moved: ids, positions, lengths. Written in place, through
-views that are held open; the sampled tokens are read the same way.
+of its rows at its last run, so a step writes only what moved: ids, positions, lengths. Written through views that are
+held open, in place where the host can address the device's memory; the sampled tokens are read the same way.
 
 One Steps a program, one thread at a time; after ``program.reset()`` make a new one.
 """
@@ -73,7 +73,6 @@ class Steps:
         self.biases: int = program.buffer("prefill", {"tokens": self.sizes["prefill"][-1]}, "bias_ids").shape[-1]
         self._decode: dict[int, _Rows] = {}
         self._prefill: dict[int, _Rows] = {}
-        self._history = program.state("history").cast("i")
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
@@ -93,8 +92,7 @@ class Steps:
 
     def remember(self, slot: int, ids: Sequence[int]) -> None:
         """Puts tokens that no bucket of this slot stored (their blocks came from another row) where penalties look."""
-        at = slot * self.text.context
-        self._history[at : at + len(ids)] = array("i", ids)
+        self.program.write_state("history", 4 * slot * self.text.context, memoryview(array("i", ids)))
 
     # ---- buckets ------------------------------------------------------------------------------------------------
 
@@ -115,7 +113,9 @@ class Steps:
         rows = self._decode.get(size) or self._open(self._decode, "decode", size)
         rows.sit(seats)
         rows.fill(ids, positions, [position + 1 for position in positions])
+        rows.send()
         self.program.run("decode", rows=size)
+        rows.fetch()
         tokens: list[int] = rows.sampled[: len(seats)].tolist()
         return tokens
 
@@ -126,7 +126,9 @@ class Steps:
         end = start + len(ids)
         rows.sit((seat,))
         rows.fill(ids, range(start, end), (end,))
+        rows.send()
         self.program.run("prefill", tokens=size)
+        rows.fetch()
         return int(rows.sampled[0])
 
     def _open(self, opened: dict[int, _Rows], entry: str, size: int) -> _Rows:
@@ -141,7 +143,6 @@ class Steps:
             for rows in opened.values():
                 rows.close()
             opened.clear()
-        self._history.release()
 
     def __enter__(self) -> Steps:
         return self
@@ -154,8 +155,10 @@ class _Rows:
     """One bucket: views of its fields, and who sits in each sampled row."""
 
     def __init__(self, program: Program, entry: str, shape: Mapping[str, int]) -> None:
+        self._held = held = program.hold(entry, shape)
+        self.send, self.fetch = held.send, held.fetch
         views: dict[str, memoryview[Any]] = {
-            name: program.view(entry, shape, name).cast(CODES[program.buffer(entry, shape, name).dtype])
+            name: held.view(name).cast(CODES[program.buffer(entry, shape, name).dtype])
             for name in (*_WRITTEN, *(("last_row",) if entry == "prefill" else ()), "sampled")
         }
         self._views = views
@@ -213,3 +216,4 @@ class _Rows:
     def close(self) -> None:
         for view in self._views.values():
             view.release()
+        self._held.close()

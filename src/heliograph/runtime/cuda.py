@@ -1,0 +1,76 @@
+"""What a load does on a CUDA device alone: context limits, variables of modules, attributes of functions, and what of
+the device's memory is spoken for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from heliograph._native import CudaDevice, Function, Module
+from heliograph.core.format import CHUNK_BYTES
+from heliograph.core.manifest import Core
+from heliograph.core.verify import VerifiedCore
+from heliograph.errors import ModuleError
+from heliograph.runtime.pinned import SLOTS
+from heliograph.runtime.plan import Overhead
+from heliograph.runtime.staging import staging_threads
+
+RESIDENT_THREADS: Final = 2048  # of a multiprocessor, the most of any architecture
+MAX_SHARED: Final = 8  # the function attribute: bytes of dynamic shared memory that a launch may ask for
+
+
+def set_limits(device: CudaDevice, core: Core) -> None:
+    """The limits of the core's context, where this one's are lower. Before the first module is loaded: later the driver
+    gives a kernel less, or takes memory when it first runs."""
+    present = device.limits()
+    for name, value in core.limits:
+        if value > present.get(name, 0):
+            device.set_limit(name, value)
+
+
+def overhead(device: CudaDevice, core: Core, threads: int) -> Overhead:
+    """Memory that the driver and the load take beside regions and executables. ``set_limits`` has been called."""
+    limits = device.limits()
+    stacks = limits.get("stack", 0) * device.processors * RESIDENT_THREADS
+    return Overhead(
+        modules=sum(module.size for module in core.modules),
+        local=stacks + limits.get("heap", 0) + limits.get("printf", 0),
+        staging=staging_threads(threads) * SLOTS * CHUNK_BYTES if core.weights.size else 0,
+        rounding=device.granularity,
+    )
+
+
+def restore_globals(modules: Sequence[Module], verified: VerifiedCore) -> None:
+    """Variables of modules as they were before the first launch. ModuleError if one is not as the core says."""
+    for module, record in zip(modules, verified.core.modules, strict=True):
+        for variable in record.globals:
+            _, size = module.global_address(variable.name)
+            if size != variable.size:
+                raise ModuleError(
+                    f"restoring the variable {variable.name} of {record.family}",
+                    found=f"{size} bytes",
+                    required=f"{variable.size}, as the core states",
+                    hint="capture the core again",
+                )
+            module.write_global(variable.name, verified.blob(variable.blob))
+
+
+def raise_attributes(functions: Sequence[Function], columns: Mapping[str, memoryview]) -> None:
+    """Attributes of functions as they were at capture, and shared memory as much as any launch asks for: libraries set
+    it on another handle of the same function, and some launch with more than either says."""
+    first = columns["function.attrs"].cast("B").cast("I")
+    ids, values = columns["function.attr.id"].cast("B").cast("I"), columns["function.attr.value"].cast("B").cast("q")
+    most = dict(_launched(columns))
+    for number, function in enumerate(functions):
+        rows = range(first[number], first[number + 1])
+        wanted = {ids[row]: values[row] for row in rows}
+        if most.get(number, 0) > wanted.get(MAX_SHARED, 0):
+            wanted[MAX_SHARED] = most[number]
+        if wanted:
+            function.raise_attributes(sorted(wanted.items()))
+
+
+def _launched(columns: Mapping[str, memoryview]) -> Iterator[tuple[int, int]]:
+    """Functions with the dynamic shared memory of their launches, the largest of each last."""
+    function, shared = columns["kernel.function"].cast("B").cast("I"), columns["kernel.shared"].cast("B").cast("I")
+    yield from sorted(set(zip(function, shared, strict=True)))
