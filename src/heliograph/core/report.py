@@ -24,6 +24,7 @@ class Request(Record, frozen=True, kw_only=True):
     workers: int  # 0: as many as the machine has
     limit_seconds: int  # of one try
     memory_limit: int = 0  # bytes of the device, 0: no limit of its own
+    index: int = 0  # of the CUDA device
     padding: tuple[Padding, ...] = ()  # fields without an entry have real rows only
 
 

@@ -14,7 +14,7 @@ from heliograph.core.manifest import Phase, Record
 from heliograph.core.policy import Policy
 from heliograph.core.report import Counter, GraphReport, Narrowed, Request
 from heliograph.core.verify import verify
-from heliograph.device.host import open_host
+from heliograph.device.open import open_device
 from heliograph.runtime.load import Phases, assemble
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.narrow import narrow
@@ -24,6 +24,7 @@ from heliograph.runtime.replay import CaseRun, Replayer, TryRun, build
 from heliograph.runtime.scratch import Scratch
 from heliograph.runtime.selftest import distinct_cases
 
+FAULTED = 3  # exit status of a process whose device faulted, where that does not end the process itself
 PROGRESS = struct.Struct("<II")  # graph + 1 (0: none yet), case
 NARROW_TESTS = 4096
 
@@ -45,18 +46,36 @@ class Attempt:
 
     @contextmanager
     def opened(self, phases: Phases) -> Iterator[Loaded]:
-        """The draft, verified with the scratch key alone and loaded. Constants stay writable: who writes shows."""
+        """The draft, verified with the scratch key alone and loaded on a device of its kind. Constants stay writable:
+        who writes shows."""
         with ExitStack() as stack:
             with phases("verify"):
                 policy = Policy.only(bytes.fromhex(self.request.public_key))
                 verified = stack.enter_context(verify(self.draft, policy, accept_draft=True))
             with phases("device"):
-                device = open_host(
-                    workers=self.request.workers, memory_limit=self.request.memory_limit, status=self.status
+                request = self.request
+                device = open_device(
+                    verified.core.target.device,
+                    workers=request.workers,
+                    memory_limit=request.memory_limit,
+                    status=self.status,
+                    index=request.index,
                 )
                 stack.callback(device.close)
+            free = device.free_bytes
             units = max(1, tested_units(verified.core)) if growing_region(verified.core) else None
-            loaded = assemble(verified, device, phases, stack, units=units, read_only=("weights",), one_at_a_time=True)
+            loaded = assemble(
+                verified,
+                device,
+                phases,
+                stack,
+                units=units,
+                memory=None if device.kind == "host" else request.memory_limit or None,
+                read_only=("weights",),
+                one_at_a_time=True,
+            )
+            if device.kind == "cuda":
+                loaded.device_bytes = (free or 0) - (device.free_bytes or 0)
             phases.total()
             yield loaded
 
@@ -85,7 +104,7 @@ class Attempt:
                 device=loaded.device.counters(),
                 phases=tuple(Phase(name=name, nanoseconds=spent) for name, spent in phases.times.items()),
                 peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                peak_device_bytes=loaded.memory.mapped_bytes + max((each.device_bytes for each in graphs), default=0),
+                peak_device_bytes=loaded.device_bytes + max((each.device_bytes for each in graphs), default=0),
                 torch_loaded=torch_loaded(),
                 core_digest=loaded.verified.digest,
             )

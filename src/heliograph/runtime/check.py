@@ -3,7 +3,8 @@
 It loads nothing itself. Each try is a process of its own with a time limit, started from here; a try that faults or
 hangs leaves on a shared page which node it was at. What the tries say is compared here.
 
-Exit status 0: the report is on stdout, good or bad. 1: the draft could not be loaded; the error is on stderr.
+Exit status 0: the report is on stdout, good or bad. 1: the draft could not be loaded; the error is on stderr. Of a
+try's process also 3: its device faulted; a host device's fault ends the process by a signal instead.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import msgspec
 from heliograph.core.encoding import encode
 from heliograph.core.manifest import Record
 from heliograph.core.report import Request
-from heliograph.errors import HeliographError, UsageError
-from heliograph.runtime.attempt import Attempt
+from heliograph.errors import DeviceFaultError, HeliographError, UsageError
+from heliograph.runtime.attempt import FAULTED, Attempt
 from heliograph.runtime.patterns import Pattern
 from heliograph.runtime.tries import Checker
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         result = _run(arguments, stdin)
     except HeliographError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
+        return FAULTED if isinstance(error, DeviceFaultError) else 1
     sys.stdout.buffer.write(encode(result))
     return 0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heliograph import _native
-from heliograph.runtime.attempt import PROGRESS
+from heliograph.runtime.attempt import FAULTED, PROGRESS
 
 STATUS_BYTES = 64 << 10
 
@@ -35,6 +35,8 @@ class Ended:
     def cause(self) -> str:
         if self.code is None:
             return "no end within the time limit"
+        if self.code == FAULTED:
+            return self.stderr
         return f"{signal.Signals(-self.code).name} at address {self.address:#x}" if self.code < 0 else ""
 
 

@@ -16,6 +16,7 @@ from heliograph.runtime.plan import Overhead
 from heliograph.runtime.staging import staging_threads
 
 RESIDENT_THREADS: Final = 2048  # of a multiprocessor, the most of any architecture
+ROUNDING: Final = 16 << 20  # the driver takes memory for executables in pieces, and several share one
 MAX_SHARED: Final = 8  # the function attribute: bytes of dynamic shared memory that a launch may ask for
 
 
@@ -36,7 +37,7 @@ def overhead(device: CudaDevice, core: Core, threads: int) -> Overhead:
         modules=sum(module.size for module in core.modules),
         local=stacks + limits.get("heap", 0) + limits.get("printf", 0),
         staging=staging_threads(threads) * SLOTS * CHUNK_BYTES if core.weights.size else 0,
-        rounding=device.granularity,
+        rounding=ROUNDING,
     )
 
 

@@ -67,6 +67,7 @@ class Loaded:
         self.catalogue = catalogue
         self.fields: FieldAccess = _field_access(device, self.core, memory)
         self.stream: Stream = device.create_stream()
+        self.device_bytes = memory.mapped_bytes  # of the device, without executables
         self.places = _places(self.core)
         self._open = True
 

@@ -182,16 +182,16 @@ def _does_not_fit(core: Core, plan: MemoryPlan, units: int) -> OutOfMemoryError:
     )
 
 
-def check_executable(graph: str, nodes: int, device_bytes: int, granularity: int) -> None:
+def check_executable(graph: str, nodes: int, device_bytes: int, rounding: int) -> None:
     """CheckerError if an executable takes more of the device than a load would reserve for it.
 
-    granularity: in which the device takes memory; less than that cannot be told apart from nothing.
+    rounding: bytes of the piece in which the device takes memory (``Overhead.rounding``).
     """
-    limit = NODE_BYTES * nodes + granularity
+    limit = NODE_BYTES * nodes + rounding
     if device_bytes > limit:
         raise CheckerError(
             f"measuring the executable of {graph}",
             found=f"{device_bytes} bytes of the device for {nodes} nodes",
-            required=f"at most {limit}: {NODE_BYTES} a node, as loads reserve, and {granularity} of rounding",
+            required=f"at most {limit}: {NODE_BYTES} a node, as loads reserve, and {rounding} of rounding",
             hint="loads of this core would run out of memory after they are ready: report it",
         )

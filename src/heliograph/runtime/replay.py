@@ -19,6 +19,7 @@ from heliograph.core.report import Counter, GraphReport, Narrowed, Padding
 from heliograph.errors import DriverError
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.numbers import has_nan
+from heliograph.runtime.plan import check_executable
 from heliograph.runtime.selftest import distinct_cases, prepare_state, state_digest
 
 POISON = 0xFF  # a NaN as a float, -1 as an integer
@@ -155,7 +156,8 @@ class Replayer:
 
 
 def build(loaded: Loaded, graph: int) -> tuple[GraphReport, Executable]:
-    """Rebuilds and instantiates one graph; the report says what of it is as recorded."""
+    """Rebuilds and instantiates one graph; the report says what of it is as recorded. CheckerError if it takes more of
+    the device than loads reserve for it."""
     core, catalogue = loaded.core, loaded.catalogue
     template = catalogue.build(graph)
     try:
@@ -174,6 +176,7 @@ def build(loaded: Loaded, graph: int) -> tuple[GraphReport, Executable]:
         spent = time.perf_counter_ns() - start
     finally:
         template.close()
+    check_executable(stated.name, stated.nodes, executable.device_bytes, loaded.plan.overhead.rounding)
     report = GraphReport(
         graph=graph,
         counters=counters,

@@ -14,7 +14,7 @@ from heliograph.core.report import NARROWING_TIMES, Difference, Narrowed, Report
 from heliograph.core.templates import decode_catalogue
 from heliograph.core.verify import VerifiedCore, verify
 from heliograph.errors import CheckerError
-from heliograph.runtime.attempt import NarrowRun
+from heliograph.runtime.attempt import FAULTED, NarrowRun
 from heliograph.runtime.child import Ended, run
 from heliograph.runtime.patterns import Pattern
 from heliograph.runtime.replay import CaseRun, TryRun
@@ -83,7 +83,7 @@ class Checker:
         """A try whose process ended well has outcome "equal" until it is compared; another is recorded as it is."""
         arguments = ("try", pattern.value, "poison" if poison else "plain")
         ended = run(self.draft, arguments, msgspec.json.encode(self.request), self.request.limit_seconds)
-        if ended.code is not None and ended.code > 0:
+        if ended.code is not None and ended.code > 0 and ended.code != FAULTED:
             raise CheckerError(
                 f"loading the draft {self.draft.name} in a fresh process",
                 found=ended.stderr or f"exit status {ended.code}",
