@@ -29,7 +29,8 @@ from planted import (
     single,
 )
 
-from heliograph.capture.census import FROM, TO, Census, NodeCensus, compare_modes, exact_census, range_census
+from heliograph.capture.census import Census, compare_modes, exact_census, range_census
+from heliograph.capture.classify import FROM, TO, NodeCensus
 from heliograph.capture.owned import Owned
 from heliograph.capture.words import RecordedNode, RecordedNodes, Words
 from heliograph.core.format import SLOT_STRIDE, region_base, region_span
@@ -432,14 +433,23 @@ def test_range_mode_takes_aligned_words_in_a_buffer_for_pointers() -> None:
 
 def test_range_mode_lists_what_is_in_no_buffer_or_not_aligned() -> None:
     far = region_base(FIRST, "weights") + (8 << 30)
-    words, _ = single((far, 0), pointer(1, -8))
+    words, _ = single((far, 0), pointer(1, -8), (5120 << 32 | 7, 0), (4096 << 32 | 7, 0))
     result = range_census(words, OWNED, nobody)
     assert only(result).refs == ()
-    assert len(result.doubts) == 2
+    assert [doubt.at for doubt in result.doubts] == [8]  # the others are no memory of ours: two integers each
+    assert result.classes["number"] == 3
     node = kernel_node(bytes(4) + address(0).to_bytes(8, "little"), ((0, 12),))
     result = range_census(captures(node, node)[0], OWNED, nobody)
     assert only(result).refs == ()
     assert result.doubts[0].at == 4
+
+
+def test_range_mode_lists_what_leads_beyond_the_first_unit_of_growing_state() -> None:
+    growing = BUFFER["state/3"]
+    words, _ = single(pointer(growing, 70001))
+    assert not range_census(words, OWNED, nobody).doubts  # one unit: no memory of ours
+    result = range_census(words, Owned(BUFFERS, FIRST, units=2), nobody)
+    assert "first unit" in result.doubts[0].why
 
 
 def test_range_mode_resolves_overlapping_words_to_one_pointer() -> None:

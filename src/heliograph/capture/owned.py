@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 from heliograph.core.format import SLOT_BASE, SLOT_SPAN, SLOT_STRIDE, region_base, region_span
@@ -24,9 +25,9 @@ _BEFORE: Final = 4 << 30  # what lies below a slot may be a pointer biased below
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The node whose pointer is looked up."""
+    """The node whose pointer is looked up: its graph's bucket, its op, and the buffers that the op was given."""
 
-    graph: str = ""
+    label: str = ""  # as in the names of scratch buffers: scratch/{path}/{what}/{label}
     path: str = ""
     given: tuple[int, ...] = ()
 
@@ -46,14 +47,19 @@ class Spot:
 
 
 class Owned:
-    """The buffers of a capture in ``slot``, by index into ``buffers``."""
+    """The buffers of a capture in ``slot``, by index into ``buffers``. Of a growing one there are ``units``."""
 
-    def __init__(self, buffers: Sequence[Buffer], slot: int) -> None:
+    def __init__(self, buffers: Sequence[Buffer], slot: int, units: int = 1) -> None:
         self.buffers = tuple(buffers)
         self.slot = slot
         start = SLOT_BASE + slot * SLOT_STRIDE
         self.low, self.high = start - _BEFORE, start + SLOT_SPAN
         self._starts = [region_base(slot, buffer.role) + buffer.offset for buffer in self.buffers]
+        ends: dict[str, int] = {}
+        for buffer, begin in zip(self.buffers, self._starts, strict=True):
+            end = begin + buffer.size * (units if buffer.grows else 1)
+            ends[buffer.role] = max(end, ends.get(buffer.role, 0))
+        self._used = [(region_base(slot, role), end) for role, end in ends.items()]
         self._all = _Table(range(len(self.buffers)), self)
         self._graphs: dict[str, _Table] = {}
         self._named: defaultdict[str, list[int]] = defaultdict(list)
@@ -64,30 +70,29 @@ class Owned:
                 labelled[label].append(index)
                 self._named[path.rpartition("/")[0]].append(index)
         self._labelled = {label: _Table(indices, self) for label, indices in labelled.items()}
-        self._cache: dict[tuple[int, int, str], Spot | None] = {}
 
     def __contains__(self, address: int) -> bool:
         """Whether it is an address of our slot, or just below."""
         return self.low <= address < self.high
+
+    def used(self, address: int) -> bool:
+        """Whether it is an address of memory that buffers lie in. Most high halves that are integers are not."""
+        return any(base <= address <= end for base, end in self._used)
 
     def address(self, buffer: int) -> int:
         return self._starts[buffer]
 
     def find(self, address: int, asker: Asker, size: int = 0) -> Spot:
         """The buffer that holds ``size`` bytes at ``address``; with 0 bytes the address may be one past its end."""
-        for candidates in (asker.given, self._named.get(f"scratch/{asker.path}", ()) if asker.path else ()):
-            spot = self._best(candidates, address, size)
-            if spot is not None:
-                return spot
-        label = asker.graph.rpartition("/")[2]
-        key = (address, size, label)
-        if key not in self._cache:
-            self._cache[key] = self._look_up(address, size, label)
-        spot = self._cache[key]
-        biased = self._biased(address, asker.given) if asker.given else None
-        if spot is not None and biased is None:
+        spot = None
+        if asker.given:
+            spot = self._best(asker.given, address, size)
+        if spot is None and asker.path:
+            spot = self._best(self._named.get(f"scratch/{asker.path}", ()), address, size)
+        if spot is not None:
             return spot
-        return biased or self._odd(address, size)
+        spot = self._biased(address, asker.given) if asker.given else None
+        return spot or self._look_up(address, asker.label, size) or self._odd(address, size)
 
     def describe(self, address: int) -> str:
         """Where an address of ours lies, in words."""
@@ -97,10 +102,17 @@ class Owned:
         return f"{address:#x}, {spot.offset} bytes from the start of {self.buffers[spot.buffer].name!r}"
 
     # ---- candidates ----------------------------------------------------------------------------------------------
-    def _look_up(self, address: int, size: int, label: str) -> Spot | None:
-        own = self._labelled.get(label)
-        spot = self._best(own.around(address), address, size) if own is not None else None
-        return spot or self._best(self._all.around(address), address, size)
+    def _look_up(self, address: int, label: str, size: int) -> Spot | None:
+        for table in (self._labelled.get(label), self._all):
+            if table is not None:
+                if size:
+                    spot = self._best(table.around(address), address, size)
+                else:
+                    index = table.holder(address)
+                    spot = None if index is None else Spot(index, address - self._starts[index])
+                if spot is not None:
+                    return spot
+        return None
 
     def _best(self, candidates: Iterable[int], address: int, size: int) -> Spot | None:
         """Inside before one past the end, then the smallest, then the first."""
@@ -151,31 +163,54 @@ class Owned:
 
 
 class _Table:
-    """Some buffers, sorted by address. ``_reach`` is the highest end so far: no buffer before ends beyond it."""
+    """Some buffers, sorted by address.
+
+    Worked out once, since every pointer is looked up here: which buffer is the smallest in each stretch between two
+    ends or starts (``_points``), and the smallest that ends at a point.
+    """
 
     def __init__(self, indices: Iterable[int], owned: Owned) -> None:
         starts = owned._starts
         self._order = sorted(indices, key=lambda index: starts[index])
         self._sorted = [starts[index] for index in self._order]
-        self._reach: list[int] = []
-        self._furthest: list[int] = []  # the buffer that ends there
-        for index in self._order:
-            end = starts[index] + owned.buffers[index].size
-            if not self._reach or end > self._reach[-1]:
-                self._reach.append(end)
-                self._furthest.append(index)
-            else:
-                self._reach.append(self._reach[-1])
-                self._furthest.append(self._furthest[-1])
+        ends = [starts[index] + owned.buffers[index].size for index in self._order]
+        self._reach: list[int] = []  # the buffer that ends last, of all up to here
+        self._ended: dict[int, tuple[int, int]] = {}
+        for index, end in zip(self._order, ends, strict=True):
+            furthest = self._reach[-1] if self._reach else index
+            self._reach.append(index if end >= starts[furthest] + owned.buffers[furthest].size else furthest)
+            rank = (owned.buffers[index].size, index)
+            self._ended[end] = min(self._ended.get(end, rank), rank)
+        self._points = sorted({*self._sorted, *ends})
+        self._smallest: list[int] = []  # -1: none
+        active: list[tuple[int, int]] = []  # a heap of (size, index)
+        following = 0
+        for point in self._points:
+            while following < len(self._order) and self._sorted[following] <= point:
+                index = self._order[following]
+                heappush(active, (owned.buffers[index].size, index))
+                following += 1
+            while active and starts[active[0][1]] + active[0][0] <= point:
+                heappop(active)
+            self._smallest.append(active[0][1] if active else -1)
+        self._ends = [starts[index] + owned.buffers[index].size for index in self._reach]
+
+    def holder(self, address: int) -> int | None:
+        """The smallest buffer that the address lies in, else the smallest that ends there."""
+        at = bisect_right(self._points, address) - 1
+        if at >= 0 and self._smallest[at] >= 0:
+            return self._smallest[at]
+        ended = self._ended.get(address)
+        return None if ended is None else ended[1]
 
     def around(self, address: int) -> Iterator[int]:
         """All buffers that may hold the address."""
         at = bisect_right(self._sorted, address) - 1
-        while at >= 0 and self._reach[at] >= address:
+        while at >= 0 and self._ends[at] >= address:
             yield self._order[at]
             at -= 1
 
     def neighbours(self, address: int) -> tuple[int | None, int | None]:
         """Of an address in no buffer: the one that ends last below it, and the first above it."""
         at = bisect_right(self._sorted, address)
-        return self._furthest[at - 1] if at else None, self._order[at] if at < len(self._order) else None
+        return self._reach[at - 1] if at else None, self._order[at] if at < len(self._order) else None
