@@ -42,6 +42,7 @@ std::map<std::string, uint64_t> live() {
   for (const Context *context : s.contexts) contexts += static_cast<uint64_t>(context->retained > 0);
   return {{"contexts", contexts},
           {"modules", s.modules.size()},
+          {"libraries", s.libraries.size()},
           {"graphs", s.graphs.size()},
           {"executables", s.executables.size()},
           {"streams", s.streams.size()},
@@ -113,6 +114,8 @@ CONTROL void fake_reset() {
   s.hidden.clear();
   s.ignored_hints = 0;
   s.reported_flags = -1;
+  s.eager = false;
+  s.loads_inside.clear();
   s.calls.clear();
   s.misuse.clear();
   s.log.clear();
@@ -134,6 +137,9 @@ CONTROL void fake_driver_version(int version) { state().driver_version = version
 CONTROL void fake_hide(const char *name) { state().hidden.insert(name); }
 CONTROL void fake_ignore_hints(int count) { state().ignored_hints = count; }
 CONTROL void fake_report_flags(int flags) { state().reported_flags = flags; }
+CONTROL void fake_eager(int eager) { state().eager = eager != 0; }
+CONTROL void fake_load_inside(const char *call, const char *image) { state().loads_inside.emplace(call, image); }
+CONTROL void fake_observe(const Observer *listener) { observer = listener; }
 // Someone in this process resets the primary context: all in it is gone.
 CONTROL void fake_reset_context(int device) {
   State &s = state();

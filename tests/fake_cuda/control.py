@@ -11,7 +11,7 @@ from .build import cuda_headers
 _HEADER = (cuda_headers() / "cuda.h").read_text(encoding="utf-8", errors="replace")
 CODES = {name: int(code) for name, code in re.findall(r"^\s+(CUDA_ERROR_\w+)\s*=\s*(\d+)", _HEADER, re.MULTILINE)}
 KINDS = (
-    "contexts", "modules", "graphs", "executables", "streams", "events", "reservations", "allocations", "mappings",
+    "contexts", "modules", "libraries", "graphs", "executables", "streams", "events", "reservations", "allocations", "mappings",
     "captures", "pinned",
 )  # fmt: skip
 # A text image: `mixed` has holes between its parameters.
@@ -78,6 +78,14 @@ class FakeCuda:
     def report_flags(self, flags: int) -> None:
         """What executables say their flags are, whatever they were made with."""
         self._c.fake_report_flags(flags)
+
+    def load_eagerly(self) -> None:
+        """Libraries are loaded whole, not kernel by kernel when they are needed."""
+        self._c.fake_eager(1)
+
+    def load_inside(self, call: str, image: bytes) -> None:
+        """The next such call also loads an image of the driver's own."""
+        self._c.fake_load_inside(call.encode(), image)
 
     def reset_context(self, device: int = 0) -> None:
         """Someone in this process resets the primary context."""

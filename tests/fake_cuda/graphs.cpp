@@ -32,6 +32,7 @@ std::vector<uintptr_t> sorted(const Graph &graph) {
 }  // namespace
 
 CUresult fill_kernel(Node &node, CUfunction handle, void **arguments) {
+  handle = as_function(handle);
   const Function *function = find(state().functions, handle, "function");
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   node.function = reinterpret_cast<uintptr_t>(handle);

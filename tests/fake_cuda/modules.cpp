@@ -41,9 +41,13 @@ CUresult read_text(Module &module, uintptr_t number, const char *image) {
   return CUDA_SUCCESS;
 }
 
-CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
+size_t elf_size(const char *image) {
   const auto *header = reinterpret_cast<const Elf64_Ehdr *>(image);
-  const size_t size = header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
+  return header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
+}
+
+CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
+  const size_t size = elf_size(image);
   // The descriptor stays open as long as the library: a reused number would name an image that is loaded already.
   module.descriptor = memfd_create("fake-cuda-image", MFD_CLOEXEC);
   if (write(module.descriptor, image, size) != static_cast<ssize_t>(size)) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -57,33 +61,67 @@ CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-CUDA_ENTRY cuModuleLoadData(CUmodule *out, const void *image) {
+CUresult load_data(CUmodule *out, const void *image) {
   FAKE_CONTEXT_CALL(cuModuleLoadData);
-  const uintptr_t number = new_handle();
-  Module module{context, {}};
   const auto *bytes = static_cast<const char *>(image);
-  const bool elf = std::memcmp(bytes, ELFMAG, SELFMAG) == 0;
-  if (CUresult refused = elf ? read_host_module(module, number, bytes) : read_text(module, number, bytes);
-      refused != CUDA_SUCCESS)
-    return refused;
-  s.modules[number] = std::move(module);
+  std::string text = text_of(bytes);
+  if (text.empty()) text = std::memcmp(bytes, ELFMAG, SELFMAG) ? std::string(bytes) : std::string(bytes, elf_size(bytes));
+  uintptr_t number = 0;
+  if (CUresult refused = load_image(context, text, 0, number); refused != CUDA_SUCCESS) return refused;
   *out = handle<CUmodule>(number);
   return CUDA_SUCCESS;
 }
 
-CUDA_ENTRY cuModuleUnload(CUmodule handle) {
+CUresult unload(CUmodule handle) {
   FAKE_CONTEXT_CALL(cuModuleUnload);
   Module *module = find(s.modules, handle, "module");
-  if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  for (const auto &[name, function] : module->functions) s.functions.erase(function);
-  if (module->library) {
-    dlclose(module->library);
-    close(module->descriptor);
-  }
-  s.modules.erase(reinterpret_cast<uintptr_t>(handle));
+  if (!module || module->of_library) return CUDA_ERROR_INVALID_HANDLE;
+  unload_module(reinterpret_cast<uintptr_t>(handle));
   return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// An image in text form, or a host kernel module whole.
+CUresult load_image(Context *context, const std::string &image, uintptr_t of_library, uintptr_t &number) {
+  number = new_handle();
+  Module module{context, {}};
+  module.of_library = of_library;
+  const bool elf = image.compare(0, SELFMAG, ELFMAG) == 0;
+  if (CUresult refused =
+          elf ? read_host_module(module, number, image.data()) : read_text(module, number, image.c_str());
+      refused != CUDA_SUCCESS)
+    return refused;
+  state().modules[number] = std::move(module);
+  tell_loaded(state().modules[number], image);
+  return CUDA_SUCCESS;
+}
+
+void unload_module(uintptr_t number) {
+  State &s = state();
+  Module &module = s.modules[number];
+  tell_unloaded(module);
+  for (const auto &[name, function] : module.functions) s.functions.erase(function);
+  if (module.library) {
+    dlclose(module.library);
+    close(module.descriptor);
+  }
+  s.modules.erase(number);
+}
+
+CUDA_ENTRY cuModuleLoadData(CUmodule *out, const void *image) {
+  const cuModuleLoadData_params params{out, image};
+  return observed(FAKE_OBSERVED(cuModuleLoadData), params, [=] { return load_data(out, image); });
+}
+
+CUDA_ENTRY cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, CUjit_option *options, void **values) {
+  const cuModuleLoadDataEx_params params{out, image, count, options, values};
+  return observed(FAKE_OBSERVED(cuModuleLoadDataEx), params, [=] { return load_data(out, image); });
+}
+
+CUDA_ENTRY cuModuleUnload(CUmodule handle) {
+  const cuModuleUnload_params params{handle};
+  return observed(FAKE_OBSERVED(cuModuleUnload), params, [=] { return unload(handle); });
 }
 
 CUDA_ENTRY cuModuleGetFunction(CUfunction *out, CUmodule handle_, const char *name) {
@@ -110,6 +148,15 @@ CUDA_ENTRY cuModuleEnumerateFunctions(CUfunction *out, unsigned count, CUmodule 
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   for (const auto &[name, function] : module->functions)
     if (count-- > 0) *out++ = handle<CUfunction>(function);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuFuncGetModule(CUmodule *out, CUfunction handle_) {
+  FAKE_CONTEXT_CALL(cuFuncGetModule);
+  if (s.kernels.count(reinterpret_cast<uintptr_t>(handle_))) return CUDA_ERROR_INVALID_HANDLE;
+  Function *function = find(s.functions, handle_, "function");
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  *out = handle<CUmodule>(function->module);
   return CUDA_SUCCESS;
 }
 

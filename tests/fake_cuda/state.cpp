@@ -69,6 +69,8 @@ void drop_objects(Context *context) {
   drop(s.streams);
   drop(s.events);
   s.functions.clear();
+  s.libraries.clear();
+  s.kernels.clear();
   s.graphs.clear();
   s.nodes.clear();
   s.captures.clear();

@@ -9,9 +9,11 @@
 // it. So work is really in flight for a while, and reading too early gives the old bytes.
 #pragma once
 #include <cuda.h>
+#include <cupti.h>
 
 #include "../../native/host/kernel_abi.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -47,8 +49,22 @@ struct Function {
 struct Module {
   Context *context;
   std::map<std::string, uintptr_t> functions;
+  uint32_t id = 0;  // what CUPTI calls it
+  uintptr_t of_library = 0;
   void *library = nullptr;  // of a host kernel module, and the descriptor that it was loaded from
   int descriptor = -1;
+};
+// A library holds images of which each becomes a module when something first needs it (lazy loading).
+struct Kernel {
+  uintptr_t library;
+  std::string name;
+  size_t image;
+  std::map<int, int> attributes;
+};
+struct Library {
+  std::vector<std::string> images;
+  std::map<size_t, uintptr_t> modules;  // by image, once loaded
+  std::map<std::string, uintptr_t> kernels;
 };
 struct Node {
   uintptr_t graph;
@@ -121,6 +137,8 @@ struct State {
   std::set<Context *> contexts;
   std::map<uintptr_t, Module> modules;
   std::map<uintptr_t, Function> functions;
+  std::map<uintptr_t, Library> libraries;
+  std::map<uintptr_t, Kernel> kernels;
   std::map<uintptr_t, Graph> graphs;
   std::map<uintptr_t, Node> nodes;
   std::map<uintptr_t, Executable> executables;
@@ -133,6 +151,7 @@ struct State {
   std::map<uint64_t, Mapping> mappings;                    // by address
   std::map<std::pair<Time, uint64_t>, Operation> pending;
   uint64_t sequence = 0;
+  uint32_t next_module = 1;
   std::chrono::microseconds copy_time{0};  // of each copy between host and device
   // what tests set
   uint64_t memory_limit = 1ull << 30;
@@ -142,6 +161,8 @@ struct State {
   std::set<std::string> hidden;
   int ignored_hints = 0;
   int reported_flags = -1;
+  bool eager = false;  // libraries are loaded whole
+  std::multimap<std::string, std::string> loads_inside;  // call -> an image of the driver's own that it loads, once
   // what tests read
   std::map<std::string, int> calls;
   std::string misuse, log;
@@ -195,6 +216,37 @@ template <class H>
 H handle(uintptr_t number) {
   return reinterpret_cast<H>(number);
 }
+
+// ---- what CUPTI hears (tests/fake_cupti) ----
+struct Observer {
+  void (*api)(bool enter, uint32_t id, const char *name, const void *params, CUresult *result, uint32_t correlation);
+  void (*module)(bool loaded, uint32_t id, const char *image, size_t size);
+};
+extern std::atomic<const Observer *> observer;
+void tell_loaded(Module &module, const std::string &image);
+void tell_unloaded(const Module &module);
+void load_inside(const char *name);
+std::string cubin_of(const std::string &image);  // a text image as an object file for the GPU, as CUPTI hands it out
+std::string text_of(const char *cubin);          // the way back; empty if it is no such file
+
+// Runs a call between its two callbacks, which come without the driver's lock.
+template <class Params, class Body>
+CUresult observed(uint32_t id, const char *name, const Params &params, Body body) {
+  static std::atomic<uint32_t> correlations{1};
+  const Observer *listener = observer;
+  const uint32_t correlation = correlations++;
+  if (listener) listener->api(true, id, name, &params, nullptr, correlation);
+  load_inside(name);
+  CUresult result = body();
+  if (listener) listener->api(false, id, name, &params, &result, correlation);
+  return result;
+}
+#define FAKE_OBSERVED(call) CUPTI_DRIVER_TRACE_CBID_##call, #call
+
+// The function that a handle means: a kernel's own, loaded now if need be, or the handle itself.
+CUfunction as_function(CUfunction handle);
+CUresult load_image(Context *context, const std::string &image, uintptr_t of_library, uintptr_t &number);
+void unload_module(uintptr_t number);
 
 // ---- time ----
 void advance();  // effects of everything that is done by now

@@ -166,11 +166,26 @@ CUDA_ENTRY cuStreamWaitEvent(CUstream handle, CUevent on, unsigned) {
 
 CUDA_ENTRY cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                           unsigned bz, unsigned shared, CUstream stream, void **arguments, void **extra) {
-  FAKE_CONTEXT_CALL(cuLaunchKernel);
-  if (extra || !gx || !gy || !gz || !bx || !by || !bz) return CUDA_ERROR_INVALID_VALUE;
-  Node node{0, CU_GRAPH_NODE_TYPE_KERNEL, 0, {gx, gy, gz}, {bx, by, bz}, shared};
-  if (CUresult refused = fill_kernel(node, function, arguments); refused != CUDA_SUCCESS) return refused;
-  return submit(stream, std::move(node));
+  const cuLaunchKernel_params params{function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra};
+  return observed(FAKE_OBSERVED(cuLaunchKernel), params, [=]() -> CUresult {
+    FAKE_CONTEXT_CALL(cuLaunchKernel);
+    if (extra || !gx || !gy || !gz || !bx || !by || !bz) return CUDA_ERROR_INVALID_VALUE;
+    Node node{0, CU_GRAPH_NODE_TYPE_KERNEL, 0, {gx, gy, gz}, {bx, by, bz}, shared};
+    if (CUresult refused = fill_kernel(node, function, arguments); refused != CUDA_SUCCESS) return refused;
+    return submit(stream, std::move(node));
+  });
+}
+
+CUDA_ENTRY cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+  const cuLaunchKernelEx_params params{config, function, arguments, extra};
+  return observed(FAKE_OBSERVED(cuLaunchKernelEx), params, [=]() -> CUresult {
+    FAKE_CONTEXT_CALL(cuLaunchKernelEx);
+    if (extra || config->numAttrs) return CUDA_ERROR_NOT_SUPPORTED;
+    Node node{0, CU_GRAPH_NODE_TYPE_KERNEL, 0, {config->gridDimX, config->gridDimY, config->gridDimZ},
+              {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes};
+    if (CUresult refused = fill_kernel(node, function, arguments); refused != CUDA_SUCCESS) return refused;
+    return submit(config->hStream, std::move(node));
+  });
 }
 
 CUDA_ENTRY cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream) {
