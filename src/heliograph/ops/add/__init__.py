@@ -2,6 +2,7 @@
 rows from ``real`` on are padding. Exact: one rounding.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

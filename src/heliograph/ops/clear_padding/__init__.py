@@ -3,6 +3,7 @@
 For what leaves a graph: behind the real rows other ops leave whatever was there. Exact.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

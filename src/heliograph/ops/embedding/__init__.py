@@ -4,6 +4,7 @@
 zeros; from ``real`` on ids are padding. Exact: the values are those of the layout, bit for bit.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

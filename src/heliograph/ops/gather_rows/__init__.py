@@ -1,6 +1,7 @@
 """``gather_rows(x f32[T, C], index i32[R]) -> f32[R, C]``: out[r] = x[index[r]]; an index outside gives zeros. Exact.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ that penalties are computed from; history[slots[t], positions[t]] = ids[t].
 A row whose slot or position is outside (both are -1 in padding) writes nothing. Exact.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ row rows[t] (``ops.paging``). Position -1 is padding and writes nothing; neither
 table cannot hold, nor a negative block. Exact.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

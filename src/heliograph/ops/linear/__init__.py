@@ -8,6 +8,7 @@ tree and the bias is added: one order, however many rows are computed together. 
 Tolerance: an output differs from the exact one by at most ERROR times the sum of the absolute terms, in every layout.
 
 ``reference``   the op in plain PyTorch, and ``dequantise``
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

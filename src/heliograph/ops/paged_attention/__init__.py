@@ -12,6 +12,7 @@ compute together, which changes no bit.
 Tolerance: ERROR times the largest absolute key or value in the cache (their f16 rounding is ``kv_store``'s).
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ row's slot sampled last, so a step can be queued before its predecessor's result
 Other ids, and -1 in a row whose slot is outside the table, are passed on. Exact.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Lane i mod 16 sums the squares in ascending i, the lanes are folded in a fixed t
 value.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

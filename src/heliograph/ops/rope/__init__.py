@@ -8,6 +8,7 @@ f32; the rest of the head is copied. Pairs are (i, i + rot/2), the convention of
 Tolerance: ERROR times the length of the pair, for the angle as rounded to f32.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ Tolerances: logprobs within LOGPROB_ERROR. Ids are equal to the reference's, exc
 DRAW_ERROR of a boundary between two tokens, where f32 rounding of the masses may decide.
 
 ``reference``   the op in plain PyTorch, Philox in plain Python
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations

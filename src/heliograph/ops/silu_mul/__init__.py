@@ -4,6 +4,7 @@ element. Of matrices the rows from ``real`` on are padding.
 Tolerance: RELATIVE of the exact value.
 
 ``reference``   the op in plain PyTorch
+``triton``      the op on CUDA
 """
 
 from __future__ import annotations
