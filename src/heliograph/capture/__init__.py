@@ -22,6 +22,11 @@ Beneath them:
 - ``tape``           what was recorded, node by node
 - ``weights``        parameters: named, swapped, stored
 - ``moved``          two runs have to agree
+- ``census``         which words of kernel parameters are pointers; two captures have to agree
+- ``classify``       what each word of a node is
+- ``contents``       pointers in what is kept by value
+- ``owned``          whose an address is
+- ``words``          what one capture hands to the census, and its file
 - ``export_graph``   ``record_export_graph``: one graph from a callable under stream capture
 - ``owners``         what a graph keeps alive
 - ``manifests``      the export and the replay manifest

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from operator import or_
 from typing import Final
 
 from heliograph.capture.owned import HIGHEST, LOWEST, Asker, Owned, Spot
@@ -143,6 +142,7 @@ class Classifier:
 
     def __init__(self, owned: Owned, known: Known, step: int) -> None:
         self.owned, self.known, self.step = owned, known, step
+        self.names = [CLASSES[buffer.role] for buffer in owned.buffers]
         self.layouts: dict[tuple[tuple[tuple[int, int], ...], int], _Layout] = {}
         self.words: set[int] = set()  # of the graph's parameters
         self.asked: set[int] = set()  # words of all graphs that `known` was asked about
@@ -204,29 +204,28 @@ class Classifier:
                 return
         count = len(one) // 4
         ones, twos = struct.unpack_from(f"<{count}I", one), struct.unpack_from(f"<{count}I", two)
-        taken = [False] * count  # halves that are no part of a number
+        taken: set[int] = set()  # halves that are no part of a number
         differing = [i for i in range(count) if ones[i] != twos[i]]
         for i in differing:
             if i and ones[i - 1] == twos[i - 1] and (twos[i] - ones[i]) << 32 == self.step:
                 word = ones[i] << 32 | ones[i - 1]
                 if word in self.owned:
-                    taken[i - 1] = taken[i] = True
+                    taken |= {i - 1, i}
                     self.point(site, offset + 4 * i - 4, word, sure=False)
-        rest = [i for i in differing if not taken[i]]
+        rest = [i for i in differing if i not in taken]
         for low in sorted({low for i in rest for low in (i - 1, i) if 0 <= low < count - 1}):
-            if not (taken[low] or taken[low + 1]):
+            if low not in taken and low + 1 not in taken:
                 word, other = (halves[low + 1] << 32 | halves[low] for halves in (ones, twos))
                 self.refuse_moved(site, offset + 4 * low, word, other)
         for i in rest:
-            taken[i] = True
             _note_differing(site.zeroed, offset, one, two, 4 * i, 4 * i + 4)
         _note_differing(site.zeroed, offset, one, two, 4 * count, len(one))
-        self.recount(taken)
+        self.recount(taken.union(rest), count)
 
-    def recount(self, taken: Sequence[bool]) -> None:
-        """The words of a parameter were all counted as numbers; those with a half that is taken are none."""
-        count = len(taken)
-        self.classes[NUMBER] -= sum(map(or_, taken, taken[1:])) if count > 1 else 1
+    def recount(self, taken: Set[int], count: int) -> None:
+        """All words of a parameter of ``count`` halves were counted as numbers; those with a taken half are none."""
+        words = {word for half in taken for word in (half - 1, half) if 0 <= word < count - 1}
+        self.classes[NUMBER] -= len(words) if count > 1 else 1
 
     def refuse_moved(self, site: _Site, at: int, word: int, other: int) -> None:
         """AddressMovedError for an address of ours in both captures that is not the same place: zeros instead of it
@@ -250,20 +249,20 @@ class Classifier:
         for offset, size in layout.params:
             count = size // 4
             halves = struct.unpack_from(f"<{count}I", params, offset)
-            taken = [False] * count
+            taken: set[int] = set()
             words = [halves[i + 1] << 32 | halves[i] for i in range(count - 1)]
             found = [i for i, word in enumerate(words) if low <= word < high and self.owned.used(word)]
             for i in sorted(found, key=lambda i: ((offset + 4 * i) % POINTER_ALIGNMENT, i)):
-                if taken[i] or taken[i + 1]:
+                if i in taken or i + 1 in taken:
                     continue
-                taken[i] = taken[i + 1] = True
+                taken |= {i, i + 1}
                 at, word = offset + 4 * i, words[i]
                 if at % POINTER_ALIGNMENT:
                     self.doubt(site, at, word, f"not aligned as a pointer, but {self.owned.describe(word)}")
                 else:
                     self.point(site, at, word, sure=False)
             if found:
-                self.recount(taken)
+                self.recount(taken, count)
         site.refs.sort(key=lambda ref: ref.at)
 
     # ---- what was found --------------------------------------------------------------------------------------------
@@ -279,7 +278,7 @@ class Classifier:
 
     def refer(self, site: _Site, at: int, spot: Spot) -> None:
         site.refs.append(Ref(at, spot.buffer, spot.offset))
-        self.classes[CLASSES[self.owned.buffers[spot.buffer].role]] += 1
+        self.classes[self.names[spot.buffer]] += 1
 
     def doubt(self, site: _Site, at: int, word: int, why: str, spot: Spot | None = None) -> None:
         buffer, offset = (spot.buffer, spot.offset) if spot is not None else (-1, 0)

@@ -61,7 +61,7 @@ class Owned:
             ends[buffer.role] = max(end, ends.get(buffer.role, 0))
         self._used = [(region_base(slot, role), end) for role, end in ends.items()]
         self._all = _Table(range(len(self.buffers)), self)
-        self._graphs: dict[str, _Table] = {}
+        self._found: dict[tuple[int, str, str], Spot] = {}  # many nodes point to one place
         self._named: defaultdict[str, list[int]] = defaultdict(list)
         labelled: defaultdict[str, list[int]] = defaultdict(list)
         for index, buffer in enumerate(self.buffers):
@@ -84,6 +84,23 @@ class Owned:
 
     def find(self, address: int, asker: Asker, size: int = 0) -> Spot:
         """The buffer that holds ``size`` bytes at ``address``; with 0 bytes the address may be one past its end."""
+        if size or asker.given:
+            return self._find(address, asker, size)
+        key = (address, asker.label, asker.path)
+        spot = self._found.get(key)
+        if spot is None:
+            spot = self._found[key] = self._find(address, asker, 0)
+        return spot
+
+    def describe(self, address: int) -> str:
+        """Where an address of ours lies, in words."""
+        spot = self.find(address, Asker())
+        if spot.why:
+            return f"{address:#x}, {spot.why}"
+        return f"{address:#x}, {spot.offset} bytes from the start of {self.buffers[spot.buffer].name!r}"
+
+    # ---- candidates ----------------------------------------------------------------------------------------------
+    def _find(self, address: int, asker: Asker, size: int) -> Spot:
         spot = None
         if asker.given:
             spot = self._best(asker.given, address, size)
@@ -94,14 +111,6 @@ class Owned:
         spot = self._biased(address, asker.given) if asker.given else None
         return spot or self._look_up(address, asker.label, size) or self._odd(address, size)
 
-    def describe(self, address: int) -> str:
-        """Where an address of ours lies, in words."""
-        spot = self.find(address, Asker())
-        if spot.why:
-            return f"{address:#x}, {spot.why}"
-        return f"{address:#x}, {spot.offset} bytes from the start of {self.buffers[spot.buffer].name!r}"
-
-    # ---- candidates ----------------------------------------------------------------------------------------------
     def _look_up(self, address: int, label: str, size: int) -> Spot | None:
         for table in (self._labelled.get(label), self._all):
             if table is not None:
