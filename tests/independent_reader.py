@@ -868,8 +868,9 @@ def describe(core: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, 
             {key: function[key] for key in ("name", "module", "param_bytes")} | {"nodes": launched[number]}
             for number, function in enumerate(core["functions"])
         ],
+        "libraries": dict(sorted(Counter(core["modules"][f["module"]]["origin"] for f in core["functions"]).items())),
         "modules": [
-            {"digest": m["blob"], "family": m["family"], "origin": m["origin"], "size": m["size"]}
+            {"digest": m["blob"], "globals": len(m["globals"])} | {key: m[key] for key in ("family", "origin", "size")}
             for m in core["modules"]
         ],
         "regions": [{key: r[key] for key in ("role", "base", "span", "size", "grow")} for r in core["regions"]],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from heliograph.cli.output import json_option, print_json
+from heliograph.cli.output import device_option, json_option, print_json
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.runtime.generate import generate
@@ -36,11 +36,12 @@ from heliograph.runtime.text import Text
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same answer.")
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the chat template.")
 @click.option("--workers", type=click.IntRange(0), default=0, help="Threads that run kernels; default one a processor.")
+@device_option
 @click.option("--stats", is_flag=True, help="Print times and whether torch is in this process.")
 @json_option
 def command(
     core: Path, prompt: str, max_tokens: int, temperature: float, top_k: int, top_p: float, min_p: float,
-    seed: int, raw: bool, workers: int, stats: bool, as_json: bool,
+    seed: int, raw: bool, workers: int, device: int, stats: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Answer PROMPT with CORE and print the answer as it comes."""
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
@@ -48,7 +49,9 @@ def command(
     with verify(core, Policy.local()) as verified:
         text = Text.of(verified)
         ids = text.encode(prompt) if raw else text.encode_chat([{"role": "user", "content": prompt}])
-        with load(verified, workers=workers, ready=()) as program:  # each bucket is tested before its first run
+        with load(
+            verified, workers=workers, index=device, ready=()
+        ) as program:  # each bucket is tested before its first run
             loaded = time.perf_counter_ns()
             decoder = text.decoder()
             tokens: list[int] = []

@@ -65,8 +65,15 @@ def describe(verified: VerifiedCore) -> dict[str, Any]:
             for entry in core.entries
         ],
         "functions": functions(verified),
+        "libraries": libraries(verified),
         "modules": [
-            {"digest": module.blob, "family": module.family, "origin": module.origin, "size": module.size}
+            {
+                "digest": module.blob,
+                "family": module.family,
+                "origin": module.origin,
+                "size": module.size,
+                "globals": len(module.globals),
+            }
             for module in core.modules
         ],
         "regions": [
@@ -119,6 +126,12 @@ def functions(verified: VerifiedCore) -> list[dict[str, Any]]:
         {"name": f.name, "module": f.module, "param_bytes": f.param_bytes, "nodes": launched[number]}
         for number, f in enumerate(verified.core.functions)
     ]
+
+
+def libraries(verified: VerifiedCore) -> dict[str, int]:
+    """Where kernels came from: functions of each origin."""
+    modules = verified.core.modules
+    return dict(sorted(Counter(modules[function.module].origin for function in verified.core.functions).items()))
 
 
 def show(core: dict[str, Any], out: Console) -> None:
@@ -175,6 +188,10 @@ def show_modules(core: dict[str, Any], out: Console) -> None:
         used = [f"{f['name']} ({f['nodes']})" for f in core["functions"] if f["module"] == number]
         table.add_row(module["family"], module["origin"], bytes_text(module["size"]), ", ".join(used))
     out.print(table)
+    out.print(
+        "functions by origin: "
+        + ", ".join(f"{count} of {origin or 'unknown origin'}" for origin, count in core["libraries"].items())
+    )
 
 
 def show_map(core: dict[str, Any], out: Console) -> None:

@@ -19,11 +19,13 @@ from heliograph import _native, errors
 from heliograph.core import manifest
 from heliograph.core.format import SLOTS, region_base, region_span
 from heliograph.core.policy import home_folder
-from heliograph.core.target import check_target, this_host
+from heliograph.core.target import Machine, check_target, machine_of, this_host
 from heliograph.core.verify import VerifiedCore
 from heliograph.device import host, modules
+from heliograph.device.open import open_device
 from heliograph.runtime.budget import available_bytes
-from heliograph.runtime.plan import fixed_bytes, plan_memory
+from heliograph.runtime.cuda import overhead
+from heliograph.runtime.plan import NO_OVERHEAD, fixed_bytes, plan_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def home_error() -> str:
 
 def cuda() -> str:
     try:
-        return f"{_native.CudaDevice(0).arch}"
+        device = _native.CudaDevice(0)
+        return f"{device.name}, {device.arch}, {device.processors} processors, driver {device.driver_version}"
     except errors.DeviceError as error:
         return error.found
 
@@ -221,32 +224,45 @@ PROBES: tuple[Callable[[Facts], Finding], ...] = (
 )  # fmt: skip
 
 
-def fits(verified: VerifiedCore) -> dict[str, Any]:
-    """Whether a core fits this machine now, and how many units of state (KV blocks, so tokens) would."""
-    return fit(verified.core, available_bytes())
-
-
-def fit(core: manifest.Core, budget: int) -> dict[str, Any]:
-    """The plan of a load that may use ``budget`` bytes and gives units all that is left. Units it has none if even the
-    least that a load needs does not fit."""
-    reason, units = misfit(core), 0
+def fits(verified: VerifiedCore, index: int = 0) -> dict[str, Any]:
+    """Whether a core fits this machine now, and how many units of state (KV blocks, so tokens) would. ``index``: of the
+    CUDA device, where the core is for one."""
+    core = verified.core
+    if core.target.device == "host":
+        return fit(core, available_bytes())
     try:
-        units = plan_memory(core, budget=budget, granularity=PAGESIZE, fill=True).units
+        device = open_device(core.target.device, index=index)
+    except errors.DeviceError as error:
+        return fit(core, 0) | {"reason": f"{error.doing}: {error.found}"}
+    try:
+        return fit(core, device.free_bytes or 0, device)
+    finally:
+        device.close()
+
+
+def fit(core: manifest.Core, budget: int, device: _native.Device | None = None) -> dict[str, Any]:
+    """The plan of a load that may use ``budget`` bytes and gives units all that is left; left out, ``device`` is this
+    host. Units it has none if even the least that a load needs does not fit."""
+    reason, units = misfit(core, this_host() if device is None else machine_of(device)), 0
+    unit = PAGESIZE if device is None else device.granularity
+    taken = overhead(device, core, 0) if isinstance(device, _native.CudaDevice) else NO_OVERHEAD
+    try:
+        units = plan_memory(core, budget=budget, granularity=unit, fill=True, overhead=taken).units
     except errors.OutOfMemoryError as error:
         reason = reason or f"{error.found}; required {error.required}"
     return {
         "ok": not reason,
         "reason": reason,
-        "fixed_bytes": fixed_bytes(core, PAGESIZE),
+        "fixed_bytes": fixed_bytes(core, unit),
         "units": units,
         "tokens": units * core.text.block_tokens if core.text else 0,
     }
 
 
-def misfit(core: manifest.Core) -> str:
+def misfit(core: manifest.Core, machine: Machine) -> str:
     """Why a core's target is not this machine, or an empty string."""
     try:
-        check_target(core.target, this_host())
+        check_target(core.target, machine)
     except errors.TargetError as error:
         return f"{error.found}; required {error.required}"
     return ""

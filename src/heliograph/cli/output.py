@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
+device_option = click.option(
+    "--device", type=click.IntRange(0), default=0, show_default=True, help="Number of the CUDA device, for a CUDA core."
+)
+
 # Called with what is being done, how much of it is done, and how much there is (any unit; total 0 = unknown).
 Tell = Callable[[str, int, int], None]
 
