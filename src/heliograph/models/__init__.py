@@ -13,6 +13,7 @@ Reading order:
 - ``load_gguf``       from a GGUF file: ``gguf_file`` (container), ``gguf_metadata`` (typed values),
   ``gguf_tokenizer`` (a tokenizer.json from vocabulary and merges)
 - ``load_hf``         from a Hugging Face folder: ``hf_config``, ``hf_text``, ``safetensors_file``
+- ``load_cuda``       the same for CUDA devices: ``dequantise`` makes packed weights plain; imports triton
 - ``model_text``      tokenizer and chat template, tried before they go into a core
 
 Only ``capture`` commands import this package: it needs torch. It imports ``capture.spec``, ``runtime.text``, ``ops``
