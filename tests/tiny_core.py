@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class TinyCore:
     image: bytes  # of the weights
     key: SigningKey = field(default_factory=scratch_key)
     name: str = NAME
+    function_attributes: Sequence[Sequence[tuple[int, int]]] = ()  # of each function; left out, none
 
     def with_core(self, **changes: Any) -> TinyCore:
         return replace(self, core=msgspec.structs.replace(self.core, **changes))
@@ -94,7 +95,8 @@ class TinyCore:
 
     def graphs_bytes(self) -> bytes:
         chunks = [blake3(self.image[at : at + CHUNK_BYTES]).digest() for at in range(0, len(self.image), CHUNK_BYTES)]
-        return encode_catalogue(self.graphs, [()] * len(self.core.functions), chunks)
+        attributes = self.function_attributes or [()] * len(self.core.functions)
+        return encode_catalogue(self.graphs, attributes, chunks)
 
     def files(
         self,
