@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+from torch import nn
 
-from heliograph.capture import capture
+from heliograph.capture import CaptureSpec, capture
+from heliograph.capture.again import Again
 from heliograph.capture.environment import serving_environment
 from heliograph.capture.export_graph import Retain
 from heliograph.cli.inspect import describe, show
 from heliograph.cli.machine import fits
-from heliograph.cli.output import console, json_option, print_json, progress
+from heliograph.cli.output import console, device_option, json_option, print_json, progress
 from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
@@ -24,7 +26,7 @@ from heliograph.runtime.handover import handover
 
 
 @click.command("capture")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model")
 @click.option(
     "--cores",
     type=click.Path(path_type=Path),
@@ -50,15 +52,28 @@ from heliograph.runtime.handover import handover
     show_default=True,
     help="Slot of the address space; cores in different slots load side by side.",
 )
+@click.option(
+    "--target",
+    type=click.Choice(["host", "cuda"]),
+    default="host",
+    show_default=True,
+    help="Device that the core is for; it is captured on it.",
+)
+@device_option
+@click.option("--range-census", is_flag=True, help="CUDA: capture once, and tell pointers from numbers by range.")
 @click.option("--then", type=click.Choice(["serve"]), help="Become the server of the core, in the same process.")
 @click.option("--host", help="With --then serve: as of serve.")
 @click.option("--port", type=click.IntRange(0, 65535), help="With --then serve: as of serve.")
 @json_option
 def command(
-    model: Path, cores: Path, name: str | None, cap: int, retain: Retain, slot: int, then: str | None, host: str | None,
-    port: int | None, as_json: bool,
+    model: str, cores: Path, name: str | None, cap: int, retain: Retain, slot: int, target: str, device: int,
+    range_census: bool, then: str | None, host: str | None, port: int | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Capture MODEL (a GGUF file or a Hugging Face folder) into a signed core and print its folder."""
+    """Capture MODEL into a signed core and print its folder.
+
+    MODEL is a GGUF file or a Hugging Face folder, or path/to/file.py:function, a function that returns a module and its
+    CaptureSpec.
+    """
     serving = {"--host": host, "--port": port}
     given = [word for name, value in serving.items() if value is not None for word in (name, str(value))]
     if given and then is None:
@@ -67,18 +82,19 @@ def command(
             hint="a capture alone does not listen: leave it out, or add --then serve",
         )  # fmt: skip
     with progress(as_json) as tell:
-        loaded = load_model(model)
-        spec = replace(loaded.spec, slot=slot)
-        sources = {source.name: source.digest for source in loaded.sources}
+        made = _made(model, target)
         core = capture(
-            loaded.model,
-            spec,
+            made.model,
+            replace(made.spec, slot=slot),
             cores=cores,
             name=name,
             cap=cap,
             retain=retain,
             consume=True,
-            sources=sources,
+            sources=made.sources,
+            device=target,
+            index=device,
+            again=None if range_census else made.again,
             progress=tell,
         )
     with verify(core, Policy.local()) as verified:
@@ -91,3 +107,26 @@ def command(
     if then == "serve":
         server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), *given]
         handover(server + ["--json"] * as_json, environment=serving_environment())
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    model: nn.Module
+    spec: CaptureSpec
+    again: Again
+    sources: dict[str, str]  # the model's files, name to digest, where it has any
+
+
+def _made(model: str, target: str) -> _Made:
+    """The model that the argument names, and how it is made in another process."""
+    if ".py:" in model:
+        again = Again(model)
+        return _Made(*again.make(), again, {})
+    if target == "cuda":
+        from heliograph.models.load_cuda import load_for_cuda  # noqa: PLC0415 - needs triton
+
+        loaded = load_for_cuda(Path(model))
+    else:
+        loaded = load_model(Path(model))
+    again = Again("heliograph.models.load_cuda:make", (model,))
+    return _Made(loaded.model, loaded.spec, again, {source.name: source.digest for source in loaded.sources})

@@ -1,0 +1,50 @@
+"""Models for the captures of these tests: ``factory(arguments) -> (model, spec)``, made the same in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from heliograph.capture import CaptureSpec, EntrySpec, StateSpec, TensorSpec
+
+WIDTH = 256
+
+
+class Mlp(nn.Module):
+    """Products by cuBLAS, a softmax, a running sum in state, a buffer that is only read, one that is written."""
+
+    scale: Tensor
+    calls: Tensor
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16) for _ in range(layers))
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, WIDTH).to(torch.bfloat16))
+        self.register_buffer("calls", torch.full((8,), 7, dtype=torch.int32))
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor, total: Tensor) -> Tensor:
+        if self.table is None:  # made on first use, as models do with masks
+            self.table = torch.linspace(-1, 1, WIDTH, device=x.device).to(torch.bfloat16)
+        for layer in self.layers:
+            x = torch.nn.functional.gelu(layer(x)) * self.scale + self.table
+        self.calls.add_(1)
+        total.add_(x.float().sum(0))
+        return torch.softmax(x.float(), -1) + self.calls[0]
+
+
+def mlp(layers: str = "3") -> tuple[nn.Module, CaptureSpec]:
+    torch.manual_seed(1)
+    entry = EntrySpec(
+        "step",
+        buckets=tuple({"rows": rows} for rows in (1, 2, 3, 8)),
+        inputs={"x": TensorSpec(("rows", WIDTH), "bf16")},
+        call=_step,
+    )
+    return Mlp(int(layers)).eval(), CaptureSpec("mlp", (entry,), state={"total": StateSpec((WIDTH,), "f32")})
+
+
+def _step(model: nn.Module, *, x: Tensor, total: Tensor) -> Mapping[str, Tensor]:
+    return {"scores": model(x, total)}

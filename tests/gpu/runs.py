@@ -1,0 +1,52 @@
+"""How these tests capture and replay: each in a fresh process, as it is done outside tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def prepared(cores: Path, factory: str, *arguments: str, limit: int = 300, **more: object) -> dict[str, Any]:
+    """Captures ``factory`` (of factories.py, or path:function); what prepare.py says."""
+    cores.mkdir(parents=True, exist_ok=True)
+    where = factory if ":" in factory else f"{HERE / 'factories.py'}:{factory}"
+    request = {"factory": where, "arguments": list(arguments), "cores": str(cores), **more}
+    return _last_line([sys.executable, str(HERE / "prepare.py")], json.dumps(request), limit)
+
+
+def refused(cores: Path, factory: str, *arguments: str, limit: int = 300, **more: object) -> str:
+    """What a capture that fails says."""
+    cores.mkdir(parents=True, exist_ok=True)
+    where = f"{HERE / 'factories.py'}:{factory}"
+    request = {"factory": where, "arguments": list(arguments), "cores": str(cores), **more}
+    ended = _run([sys.executable, str(HERE / "prepare.py")], json.dumps(request), limit)
+    assert ended.returncode != 0, ended.stdout[-2000:]
+    return ended.stderr
+
+
+def replayed(said: dict[str, Any], limit: int = 300) -> dict[str, Any]:
+    """Replays a prepared core in a process without torch; what replay.py says."""
+    core = Path(said["core"])
+    plan = core.parent / "plan"
+    command = [sys.executable, str(HERE / "replay.py"), str(core), *([str(plan)] if plan.exists() else [])]
+    return _last_line(command, "", limit)
+
+
+def _last_line(command: list[str], given: str, limit: int) -> dict[str, Any]:
+    ended = _run(command, given, limit)
+    assert ended.returncode == 0, ended.stderr[-6000:]
+    found: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _run(command: list[str], given: str, limit: int) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=limit, env=environment, check=False
+    )
