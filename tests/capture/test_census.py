@@ -211,6 +211,7 @@ SCRATCH = [
         ({"path": "a/mm.0", "given": (2,)}, 16, Ref(0, 2, 16)),  # given to it
         ({"given": (2,)}, 512, Ref(0, 2, 512)),  # one past the end of what it was given
         ({"given": (3,)}, 512, Ref(0, 3, 0)),
+        ({"given": (2, 0)}, 512, Ref(0, 0, 512)),  # inside one that it was given, before one past the end
     ],
 )
 def test_of_several_buffers_the_nodes_own_counts(changes: dict[str, Any], offset: int, expected: Ref) -> None:
@@ -219,6 +220,7 @@ def test_of_several_buffers_the_nodes_own_counts(changes: dict[str, Any], offset
     assert only(census(captures(*nodes), owned=Owned(SCRATCH, FIRST))).refs == (expected,)
 
 
+@example([(0, 4), (0, 4)], 4)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=25), st.integers(-3, 90))
 def test_lookup_equals_trying_every_buffer(places: list[tuple[int, int]], at: int) -> None:
     buffers = [
@@ -460,6 +462,14 @@ def test_range_mode_resolves_overlapping_words_to_one_pointer() -> None:
     assert not result.doubts
 
 
+def test_of_overlapping_words_range_mode_takes_the_aligned_one() -> None:
+    word = (address(0) >> 32) + address(0)  # its low half is a high half of ours, too
+    node = kernel_node(bytes(8) + word.to_bytes(8, "little"), ((0, 16),))
+    result = range_census(captures(node, node)[0], OWNED, nobody)
+    assert [ref.at for ref in only(result).refs] == [8]
+    assert not result.doubts
+
+
 def test_range_mode_refuses_foreign_memory() -> None:
     words, _ = single((DEVICE, DEVICE))
     with pytest.raises(ForeignMemoryError):
@@ -469,7 +479,7 @@ def test_range_mode_refuses_foreign_memory() -> None:
 
 def test_range_mode_and_endpoints() -> None:
     assert only(range_census(both(copy(address(8), address(0)))[0], OWNED, nobody)).refs == (Ref(0, 8, 0), Ref(8, 0, 0))
-    with pytest.raises(ForeignMemoryError):
+    with pytest.raises(ForeignMemoryError, match="plain host tensor"):
         range_census(both(copy(address(8), DEVICE))[0], OWNED, nobody)
 
 
@@ -508,6 +518,11 @@ def test_pointers_in_content_are_found_exactly(seed: int, role: str) -> None:
     result = census(with_content(bytes(one), bytes(two), role))
     assert [(p.role, p.at, p.buffer, p.offset) for p in result.content] == expected
     assert list(result.unstable) == changed
+
+
+def test_the_last_bytes_of_content_are_compared() -> None:
+    result = census(with_content(b"0123456789", b"01234567x9"))
+    assert result.unstable == (("constants", 8, 1),)
 
 
 def test_a_foreign_pointer_in_content_is_refused() -> None:

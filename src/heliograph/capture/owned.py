@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-from heliograph.core.format import SLOT_BASE, SLOT_SPAN, SLOT_STRIDE, region_base, region_span
+from heliograph.core.format import SLOT_BASE, SLOT_SPAN, SLOT_STRIDE, region_base
 from heliograph.core.manifest import Buffer
 
 NEAR: Final = 1 << 20  # bytes: a pointer this close to a buffer may be meant for it
@@ -150,11 +150,9 @@ class Owned:
             why = f"{size} bytes from byte {holder.offset} of {buffer.name!r} on, which has {buffer.size}"
             return Spot(holder.buffer, holder.offset, why + (" in its first unit" if buffer.grows else ""), near=False)
         below, above = self._all.neighbours(address)
-        if below is not None and self.buffers[below].grows:
-            role = self.buffers[below].role
-            if address < region_base(self.slot, role) + region_span(role):
-                why = f"beyond the first unit of {self.buffers[below].name!r}, whose units are counted at load"
-                return Spot(below, address - self._starts[below], why, near=False)
+        if below is not None and self.buffers[below].grows:  # the last of its region
+            why = f"beyond the first unit of {self.buffers[below].name!r}, whose units are counted at load"
+            return Spot(below, address - self._starts[below], why, near=False)
         found = []
         if below is not None:
             end = self._starts[below] + self.buffers[below].size
