@@ -195,10 +195,10 @@ def test_a_pointer_beyond_the_first_unit_of_growing_state_is_refused() -> None:
 
 # ---- scratch overlaps ----------------------------------------------------------------------------------------------
 SCRATCH = [
-    buffer("scratch/a/mm.0/out0/8", "scratch", 0, 4096),
-    buffer("scratch/a/add.0/out0/8", "scratch", 0, 1024),
-    buffer("scratch/b/mm.0/out0/4", "scratch", 0, 512),
-    buffer("scratch/b/add.0/out0/4", "scratch", 512, 512),
+    buffer("scratch/a/mm.0/out0/decode/8", "scratch", 0, 4096),
+    buffer("scratch/a/add.0/out0/decode/8", "scratch", 0, 1024),
+    buffer("scratch/b/mm.0/out0/decode/4", "scratch", 0, 512),
+    buffer("scratch/b/add.0/out0/decode/4", "scratch", 512, 512),
 ]
 
 
@@ -224,7 +224,7 @@ def test_of_several_buffers_the_nodes_own_counts(changes: dict[str, Any], offset
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=25), st.integers(-3, 90))
 def test_lookup_equals_trying_every_buffer(places: list[tuple[int, int]], at: int) -> None:
     buffers = [
-        buffer(f"scratch/p{i}/o/1", "scratch", 256 * start, 256 * size) for i, (start, size) in enumerate(places)
+        buffer(f"scratch/p{i}/o/decode/1", "scratch", 256 * start, 256 * size) for i, (start, size) in enumerate(places)
     ]
     owned = Owned(buffers, FIRST)
     word = region_base(FIRST, "scratch") + 256 * at

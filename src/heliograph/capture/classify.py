@@ -154,11 +154,10 @@ class Classifier:
 
     def graph(self, graph: RecordedNodes, twin: RecordedNodes | None) -> None:
         """Classifies the nodes of a graph; ``twin`` is the same graph in the other slot."""
-        label = graph.name.rpartition("/")[2]
         found = []
         for number, node in enumerate(graph.nodes):
             other = twin.nodes[number] if twin is not None else None
-            site = _Site(graph.name, number, node, Asker(label, node.path, node.given))
+            site = _Site(graph.name, number, node, Asker(graph.name, node.path, node.given))
             if node.kernel is not None:
                 self.kernel(site, node.kernel, other.kernel if other is not None else None)
             elif node.kind in (KIND_MEMSET, KIND_COPY):

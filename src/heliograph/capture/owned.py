@@ -25,7 +25,7 @@ _BEFORE: Final = 4 << 30  # what lies below a slot may be a pointer biased below
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The node whose pointer is looked up: its graph's bucket, its op, and the buffers that the op was given."""
+    """The node whose pointer is looked up: its graph, its op, and the buffers that the op was given."""
 
     label: str = ""  # as in the names of scratch buffers: scratch/{path}/{what}/{label}
     path: str = ""
@@ -66,9 +66,9 @@ class Owned:
         labelled: defaultdict[str, list[int]] = defaultdict(list)
         for index, buffer in enumerate(self.buffers):
             if buffer.role == "scratch":
-                path, _, label = buffer.name.rpartition("/")
-                labelled[label].append(index)
-                self._named[path.rpartition("/")[0]].append(index)
+                path, *graph = buffer.name.rsplit("/", 3)  # scratch/op, out0, decode, 8
+                labelled["/".join(graph[1:])].append(index)
+                self._named[path].append(index)
         self._labelled = {label: _Table(indices, self) for label, indices in labelled.items()}
 
     def __contains__(self, address: int) -> bool:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from heliograph._native import Node as DriverNode
 from heliograph.capture.buffers import BufferTable
-from heliograph.capture.census import FROM, TO, NodeCensus
+from heliograph.capture.classify import FROM, TO, NodeCensus
 from heliograph.capture.cuda.kernels import CudaKernels
 from heliograph.capture.cuda.ops import OpSpan
 from heliograph.capture.cuda.pools import FrameworkPool
 from heliograph.capture.cuda.walk import PlacedGraph
 from heliograph.capture.words import RecordedKernel, RecordedNode
-from heliograph.core.layout import AddressTable, Place
 from heliograph.core.templates import (
     KIND_COPY,
     KIND_EMPTY,
@@ -68,21 +67,16 @@ def name_scratch(captured: CapturedGraph, buffers: BufferTable, pool: FrameworkP
                 buffers.put(name, "scratch", offset, made.size, made.dtype, made.shape)
 
 
-def recorded_nodes(captured: CapturedGraph, kernels: CudaKernels, buffers: BufferTable) -> tuple[RecordedNode, ...]:
+def recorded_nodes(captured: CapturedGraph, kernels: CudaKernels) -> tuple[RecordedNode, ...]:
     """The nodes as the census compares them: functions by what they are, parameters as bytes."""
-    places = AddressTable(
-        [Place(buffers.address(i), each.size, i) for i, each in enumerate(buffers.all) if each.role != "scratch"]
-    )
-    return tuple(_recorded(captured, number, kernels, places) for number in range(len(captured.nodes)))
+    return tuple(_recorded(captured, number, kernels) for number in range(len(captured.nodes)))
 
 
-def _recorded(captured: CapturedGraph, number: int, kernels: CudaKernels, places: AddressTable) -> RecordedNode:
+def _recorded(captured: CapturedGraph, number: int, kernels: CudaKernels) -> RecordedNode:
     node, span = captured.nodes[number], captured.span(number)
     origin, path = (span.origin, span.path) if span is not None else (NO_OP, "")
     if node.kind == KIND_KERNEL and node.function is not None:
-        given = span.given if span is not None else ()
-        found = (places.find(address) for address, _ in given)
-        image, _, name = kernels.name(kernels.number(node.function, node.shared_bytes)).partition(":")
+        image, name = kernels.name(kernels.number(node.function, node.shared_bytes))
         kernel = RecordedKernel(
             function=name,
             image=image,
@@ -92,10 +86,7 @@ def _recorded(captured: CapturedGraph, number: int, kernels: CudaKernels, places
             block=node.block,
             shared=node.shared_bytes,
         )
-        return RecordedNode(
-            kind=KIND_KERNEL, origin=origin, kernel=kernel, path=path,
-            given=tuple(sorted({place.buffer for place in found if place is not None})),
-        )  # fmt: skip
+        return RecordedNode(kind=KIND_KERNEL, origin=origin, kernel=kernel, path=path)
     if node.kind == KIND_MEMSET:
         form = (node.value, node.element, node.width, node.height, node.pitch)
         size = (node.height - 1) * node.pitch + node.element * node.width

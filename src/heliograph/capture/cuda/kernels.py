@@ -20,6 +20,7 @@ class CudaKernels:
         self._images = images
         self._data: list[bytes] = []
         self._origins: list[str] = []
+        self._names: list[Digest] = []
         self._digests: dict[Digest, int] = {}
         self._by_number: dict[int, int] = {}
         self._numbers: dict[tuple[int, str], int] = {}
@@ -41,10 +42,10 @@ class CudaKernels:
         self._shared[number] = max(self._shared[number], shared)
         return number
 
-    def name(self, number: int) -> str:
+    def name(self, number: int) -> tuple[Digest, str]:
         """The digest of a function's image and its name: what it is, in any process."""
         function, image = self._functions[number]
-        return f"{blake3(self._data[image]).hexdigest()}:{function.name}"
+        return self._names[image], function.name
 
     def variable(self, address: int) -> str | None:
         """The variable of a kernel image that an address lies in; None for any other address."""
@@ -79,6 +80,7 @@ class CudaKernels:
             if digest not in self._digests:
                 self._digests[digest] = len(self._data)
                 self._data.append(data)
+                self._names.append(digest)
                 self._origins.append(self._images.library(number))
             self._by_number[number] = self._digests[digest]
         return self._by_number[number]

@@ -37,7 +37,6 @@ class OpSpan:
     path: str  # "layers.0.mlp/mm.1"
     origin: str  # "layers.0.mlp/mm.1 package/model.py:12"
     made: tuple[Made, ...]
-    given: tuple[tuple[int, int], ...]  # (address, bytes) of the storages that it was called with
 
 
 class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -65,12 +64,12 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name.rpartition("::")[2]
         if end > self._seen:
             path = self._trail.number(name)
-            inputs = _storages((args, kwargs))
+            given = {_storage(tensor) for tensor in _tensors((args, kwargs)) if tensor.is_cuda}
             made = tuple(
-                _made(tensor) for tensor in _tensors(result) if tensor.is_cuda and _storage(tensor) not in inputs
+                _made(tensor) for tensor in _tensors(result) if tensor.is_cuda and _storage(tensor) not in given
             )
             origin = f"{path} {stored_line(model_frame())}"
-            self.spans.append(OpSpan(self._seen, end, path, origin, made, tuple(inputs)))
+            self.spans.append(OpSpan(self._seen, end, path, origin, made))
         self._seen, self._last = end, name
         return result
 
@@ -84,7 +83,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             path = self._trail.number("launch")
             line = stored_line(model_frame())
             origin = f"{path} between {self._last} and {following.removesuffix('.default')} {line}"
-            self.spans.append(OpSpan(self._seen, now, path, origin, (), ()))
+            self.spans.append(OpSpan(self._seen, now, path, origin, ()))
             self._seen = now
 
 
@@ -95,10 +94,6 @@ def _tensors(value: object) -> list[Tensor]:
 def _storage(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
-
-
-def _storages(value: object) -> list[tuple[int, int]]:
-    return [_storage(tensor) for tensor in _tensors(value) if tensor.device.type == "cuda"]
 
 
 def _made(tensor: Tensor) -> Made:

@@ -66,7 +66,7 @@ def record_cuda(
         undo.callback(run.close)
         run.capture(retain, flags)
         first = run.words()
-        owned = Owned(run.walk.buffers.all, spec.slot)
+        owned = Owned(run.walk.buffers.all, spec.slot, spec.units)
         if second is None:
             census = range_census(first, owned, run.known)
         else:
@@ -192,10 +192,7 @@ class CudaCapture:
     def words(self) -> Words:
         """What was recorded, for the census."""
         self._name_workspace()
-        graphs = tuple(
-            RecordedNodes(each.placed.name, recorded_nodes(each, self.kernels, self.walk.buffers))
-            for each in self.graphs
-        )
+        graphs = tuple(RecordedNodes(each.placed.name, recorded_nodes(each, self.kernels)) for each in self.graphs)
         return Words(slot=self.spec.slot, graphs=graphs, constants=b"", persistent=self._image("persistent"))
 
     def _name_workspace(self) -> None:
