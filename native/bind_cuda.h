@@ -16,6 +16,7 @@ class PinnedHandle : public Handle<PinnedMemory> {
   int views = 0;  // with the interpreter lock only
 };
 
+void bind_cuda_device(nanobind::module_ &m, nanobind::class_<CudaDevice, Device> &device);  // what only it has
 void bind_cuda_memory(nanobind::module_ &m, nanobind::class_<CudaDevice, Device> &device);  // PinnedMemory, Pool
 
 }  // namespace hg

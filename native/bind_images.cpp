@@ -1,4 +1,5 @@
 // SealedImage, Module and Function, as Python sees them.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -26,6 +27,12 @@ std::shared_ptr<SealedImage> seal(const std::string &name, const Bytes &data, co
   return unlocked([&] { return std::make_shared<SealedImage>(name, data.span(), where, folder); });
 }
 
+nb::list params(const Function &function) {
+  nb::list out;
+  for (const Param &param : function.params()) out.append(nb::make_tuple(param.offset, param.size));
+  return out;
+}
+
 nb::tuple offsets(const Function &function) {
   nb::list out;
   for (uint32_t at : function.pointer_offsets()) out.append(at);
@@ -49,13 +56,34 @@ void bind_images(nb::module_ &m) {
       .def_prop_ro("family", &Module::family)
       .def_prop_ro("level", &Module::level)
       .def("function", &Module::function, "name"_a)
-      .def("function_names", &Module::function_names);
+      .def("function_names", &Module::function_names)
+      .def("global_address", &Module::global_address, "name"_a,
+           "(address, bytes) of a variable of a CUDA module. ModuleError if there is none; none on the host.")
+      .def("read_global", [](const Module &self, const std::string &name) {
+        const auto data = unlocked([&] { return self.read_global(name); });
+        return nb::bytes(reinterpret_cast<const char *>(data.data()), data.size());
+      }, "name"_a, "What a variable holds now. ModuleError if there is none.")
+      .def("write_global", [](Module &self, const std::string &name, const Bytes &data) {
+        unlocked([&] { self.write_global(name, data.span()); });
+      }, "name"_a, "data"_a, nb::sig("def write_global(self, name: str, data: Buffer) -> None"),
+           "Writes a variable whole. ModuleError if there is none, or if it has another size.");
 
   nb::class_<Function>(m, "Function", nb::is_weak_referenceable())
       .def_prop_ro("name", &Function::name)
       .def_prop_ro("param_bytes", &Function::param_bytes, "Size of the parameter block, as the driver states it.")
       .def_prop_ro("pointer_offsets", &offsets, nb::sig("def pointer_offsets(self) -> tuple[int, ...]"))
-      .def_prop_ro("module", &Function::module);
+      .def_prop_ro("params", &params, nb::sig("def params(self) -> list[tuple[int, int]]"),
+                   "(offset, size) of each parameter in bytes, as the driver states them; empty on the host.")
+      .def_prop_ro("attributes", &Function::attributes, nb::sig("def attributes(self) -> list[tuple[int, int]]"),
+                   "The attributes that can be set (8, 9, 11 to 15 of the CUDA driver), as they are now on the\n"
+                   "function or on its kernel, whichever is more; empty on the host.")
+      .def("raise_attributes", [](Function &self, const std::vector<std::pair<uint32_t, int64_t>> &attributes) {
+        unlocked([&] { self.raise_attributes(attributes); });
+      }, "attributes"_a,
+           "Sets those that are more than what is set, and lowers none; to be called before nodes are added. On the\n"
+           "host only an empty list is allowed.")
+      .def_prop_ro("module", &Function::module, nb::sig("def module(self) -> Module | None"),
+                   "None for a function that somebody else loaded (borrow_template).");
 }
 
 }  // namespace hg

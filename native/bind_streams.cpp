@@ -13,9 +13,16 @@ namespace hg {
 template <>
 const char *Handle<Stream>::noun() { return "stream"; }
 
-KernelNode to_kernel(Function &function, const Triple &grid, const Bytes &params) {
+KernelNode to_kernel(Function &function, const Triple &grid, const Bytes &params, const Triple &block,
+                     uint32_t shared_bytes) {
   auto bytes = params.span();
-  return {function.shared_from_this(), to_dim(grid), {}, 0, {bytes.begin(), bytes.end()}};
+  KernelNode kernel;
+  kernel.function = function.shared_from_this();
+  kernel.grid = to_dim(grid);
+  kernel.block = to_dim(block);
+  kernel.shared_bytes = shared_bytes;
+  kernel.params.assign(bytes.begin(), bytes.end());
+  return kernel;
 }
 
 namespace {
@@ -27,11 +34,15 @@ void submit(StreamHandle &self, Node node) {
 
 void bind_submissions(nb::class_<StreamHandle> &stream) {
   stream
-      .def("launch", [](StreamHandle &self, Function &function, const Triple &grid, const Bytes &params) {
-        submit(self, {NodeKind::kernel, to_kernel(function, grid, params)});
-      }, "function"_a, "grid"_a, "params"_a, "Submits one kernel, or adds it as a node when the stream is capturing.")
+      .def("launch", [](StreamHandle &self, Function &function, const Triple &grid, const Bytes &params,
+                        const Triple &block, uint32_t shared_bytes) {
+        submit(self, {NodeKind::kernel, to_kernel(function, grid, params, block, shared_bytes), {}, {}});
+      }, "function"_a, "grid"_a, "params"_a, nb::kw_only(), "block"_a = nb::make_tuple(1, 1, 1), "shared_bytes"_a = 0,
+         nb::sig("def launch(self, function: Function, grid: tuple[int, int, int], params: Buffer, *, "
+                 "block: tuple[int, int, int] = (1, 1, 1), shared_bytes: int = 0) -> None"),
+         "Submits one kernel, or adds it as a node when the stream is capturing.")
       .def("memset", [](StreamHandle &self, uint64_t address, uint8_t value, uint64_t size) {
-        submit(self, {NodeKind::memset, {}, {address, value, size}});
+        submit(self, {NodeKind::memset, {}, {address, value, size}, {}});
       }, "address"_a, "value"_a, "size"_a)
       .def("memcpy", [](StreamHandle &self, uint64_t to, uint64_t source, uint64_t size) {
         submit(self, {NodeKind::memcpy, {}, {}, {to, source, size}});

@@ -20,7 +20,7 @@ void bind_graphs(nanobind::module_ &m);   // Node, Template, Executable, build_t
 void bind_device(nanobind::module_ &m);   // Device
 void register_columns(nanobind::module_ &m);  // check_columns
 void register_host(nanobind::module_ &m);
-void register_cuda(nanobind::module_ &m);
+void register_cuda(nanobind::module_ &m);  // CudaDevice and what only it has
 
 using Triple = std::tuple<uint32_t, uint32_t, uint32_t>;
 inline Dim3 to_dim(const Triple &t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
@@ -106,7 +106,8 @@ decltype(auto) unlocked(F &&f) {
   return std::forward<F>(f)();
 }
 
-KernelNode to_kernel(Function &function, const Triple &grid, const Bytes &params);
+KernelNode to_kernel(Function &function, const Triple &grid, const Bytes &params, const Triple &block = {1, 1, 1},
+                     uint32_t shared_bytes = 0);
 
 }  // namespace hg
 

@@ -19,12 +19,15 @@
   X(cuDeviceGetCount, 2000)              \
   X(cuDeviceGet, 2000)                   \
   X(cuDeviceGetAttribute, 2000)          \
+  X(cuDeviceGetName, 2000)               \
   X(cuDevicePrimaryCtxRetain, 7000)      \
   X(cuDevicePrimaryCtxRelease, 11000)    \
   X(cuCtxGetId, 12000)                   \
   X(cuCtxPushCurrent, 4000)              \
   X(cuCtxPopCurrent, 4000)               \
   X(cuCtxSynchronize, 2000)              \
+  X(cuCtxGetLimit, 3010)                 \
+  X(cuCtxSetLimit, 3010)                 \
   X(cuMemGetInfo, 3020)                  \
   X(cuMemGetAllocationGranularity, 10020) \
   X(cuMemAddressReserve, 10020)          \
@@ -42,13 +45,21 @@
   X(cuMemcpyHtoD, 3020)                  \
   X(cuMemcpyDtoH, 3020)                  \
   X(cuMemsetD8, 3020)                    \
+  X(cuPointerGetAttributes, 7000)        \
   X(cuModuleLoadData, 2000)              \
   X(cuModuleUnload, 2000)                \
   X(cuModuleGetFunction, 2000)           \
   X(cuModuleGetFunctionCount, 12040)     \
   X(cuModuleEnumerateFunctions, 12040)   \
+  X(cuModuleGetGlobal, 3020)             \
   X(cuFuncGetName, 12030)                \
   X(cuFuncGetParamInfo, 12040)           \
+  X(cuFuncGetAttribute, 2020)            \
+  X(cuFuncSetAttribute, 9000)            \
+  X(cuKernelGetFunction, 12000)          \
+  X(cuKernelGetName, 12030)              \
+  X(cuKernelGetAttribute, 12000)         \
+  X(cuKernelSetAttribute, 12000)         \
   X(cuStreamCreate, 2000)                \
   X(cuStreamDestroy, 4000)               \
   X(cuStreamSynchronize, 2000)           \
@@ -76,6 +87,11 @@
   X(cuGraphKernelNodeGetParams, 12000)   \
   X(cuGraphMemsetNodeGetParams, 10000)   \
   X(cuGraphMemcpyNodeGetParams, 10000)   \
+  X(cuGraphChildGraphNodeGetGraph, 10000) \
+  X(cuGraphEventRecordNodeGetEvent, 11010) \
+  X(cuGraphEventWaitNodeGetEvent, 11010) \
+  X(cuGraphKernelNodeGetAttribute, 11000) \
+  X(cuGraphKernelNodeSetAttribute, 11000) \
   X(cuGraphInstantiateWithFlags, 11040)  \
   X(cuGraphExecGetFlags, 12000)          \
   X(cuGraphExecDestroy, 10000)           \

@@ -50,6 +50,16 @@ class CudaContext {
   void hold_captured(cuuint64_t capture, std::shared_ptr<Function> function);
   std::vector<std::shared_ptr<Function>> take_captured(cuuint64_t capture);
 
+  // The function object of a handle, made by `make` unless one is still held: the same function is the same object.
+  template <class Make>
+  std::shared_ptr<Function> shared_function(CUfunction handle, Make &&make) {
+    std::lock_guard lock(functions_mutex_);
+    std::weak_ptr<Function> &known = functions_[handle];
+    auto function = known.lock();
+    if (!function) known = function = make();
+    return function;
+  }
+
   mutable CudaCounters counters;
 
  private:
@@ -61,6 +71,8 @@ class CudaContext {
   std::atomic<bool> closed_{false};
   std::mutex captured_mutex_;
   std::map<cuuint64_t, std::vector<std::shared_ptr<Function>>> captured_;
+  std::mutex functions_mutex_;
+  std::map<CUfunction, std::weak_ptr<Function>> functions_;  // entries of functions that went are empty
 };
 
 // Makes the context current for a scope, and whatever was current before current again. DriverError once closed.

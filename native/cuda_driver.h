@@ -22,10 +22,28 @@ class CudaDevice final : public Device {
   void close() override;
   std::map<std::string, uint64_t> counters() const override;
 
+  // Of the device, from the driver: its name, multiprocessors, and the dynamic shared memory that a block may opt into.
+  std::string name() const;
+  int processors() const;
+  int shared_optin() const;
+  int driver_version() const;
+  int index() const { return index_; }
+  // Limits of the context that can be set (core format M53 has the names); those that this device lacks are left out.
+  std::map<std::string, uint64_t> limits() const;
+  void set_limit(const std::string &name, uint64_t value);
+
+  std::shared_ptr<Template> borrow_template(uint64_t graph);
+  std::shared_ptr<Stream> borrow_stream(uint64_t stream);
+  // (graph, nodes so far) of a capturing stream, (0, 0) of another.
+  std::pair<uint64_t, uint64_t> capture_info(uint64_t stream) const;
+
   const std::shared_ptr<CudaContext> &context() const { return context_; }
 
  private:
+  int attribute(CUdevice_attribute attribute, const char *doing) const;
+
   std::shared_ptr<CudaContext> context_;
+  const int index_;
 };
 
 }  // namespace hg

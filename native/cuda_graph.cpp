@@ -9,19 +9,13 @@
 
 #include "cuda_driver.h"
 #include "cuda_memory.h"
+#include "cuda_nodes.h"
 #include "cuda_stream.h"
 #include "flags.h"
+#include "text.h"
 
 namespace hg {
 namespace {
-
-static_assert(sizeof(CUgraphEdgeData) == sizeof(Edge::data));
-
-CUgraphEdgeData edge_data(const Edge &edge) {
-  CUgraphEdgeData data{};
-  std::memcpy(&data, edge.data.data(), sizeof data);
-  return data;
-}
 
 // Resident memory of this process that no file backs.
 uint64_t anonymous_bytes() {
@@ -32,44 +26,6 @@ uint64_t anonymous_bytes() {
 }
 
 uint64_t growth(uint64_t before, uint64_t after) { return after > before ? after - before : 0; }
-
-CUgraphNodeParams parameters(const Node &node, const CudaFunction *function, std::span<void *> arguments,
-                             CUcontext context) {
-  CUgraphNodeParams params{};
-  switch (node.kind) {
-    case NodeKind::kernel: {
-      const KernelNode &k = node.kernel;
-      params.type = CU_GRAPH_NODE_TYPE_KERNEL;
-      params.kernel = {function->handle(), k.grid.x,       k.grid.y,         k.grid.z, k.block.x, k.block.y,
-                       k.block.z,          k.shared_bytes, arguments.data(), nullptr,  nullptr,   nullptr};
-      break;
-    }
-    case NodeKind::memset:
-      params.type = CU_GRAPH_NODE_TYPE_MEMSET;
-      params.memset.dst = node.memset.address;
-      params.memset.value = node.memset.value;
-      params.memset.elementSize = 1;
-      params.memset.width = node.memset.bytes;
-      params.memset.height = 1;
-      params.memset.ctx = context;
-      break;
-    case NodeKind::memcpy: {
-      params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
-      CUDA_MEMCPY3D &copy = params.memcpy.copyParams;
-      copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-      copy.srcDevice = node.memcpy.from;
-      copy.dstDevice = node.memcpy.to;
-      copy.WidthInBytes = node.memcpy.bytes;
-      copy.Height = copy.Depth = 1;
-      params.memcpy.copyCtx = context;
-      break;
-    }
-    case NodeKind::empty:
-      params.type = CU_GRAPH_NODE_TYPE_EMPTY;
-      break;
-  }
-  return params;
-}
 
 }  // namespace
 
@@ -84,18 +40,14 @@ CudaTemplate::CudaTemplate(std::shared_ptr<CudaDevice> device)
 CudaTemplate::CudaTemplate(std::shared_ptr<CudaDevice> device, CUgraph graph,
                            std::vector<std::shared_ptr<Function>> functions)
     : device_(std::move(device)), context_(device_->context()), graph_(context_) {
-  const char *doing = "reading a capture";
   *graph_.out() = graph;
   for (const auto &function : functions) {
     auto ours = cuda_function(function);
     // holds: R4 tests/device/test_cuda_graph.py::test_captured_graph_holds_its_modules
     functions_.emplace(ours->handle(), ours);
   }
-  CudaCurrent current(*context_, doing);
-  size_t count = 0;
-  context_->check(context_->api().cuGraphGetNodes(graph, nullptr, &count), "cuGraphGetNodes", doing);
-  nodes_.resize(count);
-  context_->check(context_->api().cuGraphGetNodes(graph, nodes_.data(), &count), "cuGraphGetNodes", doing);
+  CudaCurrent current(*context_, "reading a capture");
+  nodes_ = read_node_handles(*context_, graph);
   ++context_->counters.templates_created;
   ++context_->counters.templates_live;
 }
@@ -104,46 +56,61 @@ CudaTemplate::~CudaTemplate() { --context_->counters.templates_live; }
 
 std::shared_ptr<Device> CudaTemplate::device() const { return device_; }
 
+CudaTemplate::CudaTemplate(Borrowed, std::shared_ptr<CudaDevice> device, CUgraph graph)
+    : device_(std::move(device)), context_(device_->context()), graph_(context_) {
+  CudaCurrent current(*context_, "reading a graph of somebody else's");
+  graph_.borrow(graph);
+  flat_ = flatten(*context_, graph);
+  // Functions are looked up now, while whoever launched them still keeps them.
+  for (const FlatNode &node : flat_->nodes)
+    if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) read(node.handle, node.type);
+  ++context_->counters.templates_created;
+  ++context_->counters.templates_live;
+}
+
+std::shared_ptr<CudaTemplate> CudaTemplate::borrow(std::shared_ptr<CudaDevice> device, CUgraph graph) {
+  return std::shared_ptr<CudaTemplate>(new CudaTemplate(Borrowed{}, std::move(device), graph));
+}
+
 uint32_t CudaTemplate::add(Node node, std::span<const Edge> incoming) {
+  if (flat_)
+    throw Error("UsageError", "adding a node", "a graph that somebody else owns", "a template of our own",
+                "build a new template from its nodes and edges");
   CudaCurrent current(*context_, "adding a node");
   std::lock_guard lock(mutex_);
   for (const Edge &edge : incoming)
     if (edge.from >= nodes_.size())
       throw Error("UsageError", "adding a node", "an edge from node " + std::to_string(edge.from),
                   "one of the " + std::to_string(nodes_.size()) + " nodes before it", "add nodes in order");
-  std::shared_ptr<CudaFunction> function;
-  std::vector<void *> arguments;
-  if (node.kind == NodeKind::kernel) {
-    function = cuda_function(node.kernel.function);
-    arguments = function->arguments(node.kernel.params);
-  }
-  CUgraphNodeParams params = parameters(node, function.get(), arguments, context_->handle());
-  CUgraphNode added = nullptr;
-  context_->check(context_->api().cuGraphAddNode(&added, graph_.get(), nullptr, nullptr, 0, &params), "cuGraphAddNode",
-                  "adding a node");
+  const CUgraphNode added = add_node(*context_, graph_.get(), node);
   try {
     nodes_.reserve(nodes_.size() + 1);
     depend(added, incoming);
+    if (node.kind == NodeKind::kernel) {
+      const auto function = cuda_function(node.kernel.function);
+      // holds: R4 tests/device/test_cuda_graph.py::test_built_graph_holds_its_modules
+      functions_.emplace(function->handle(), function);
+    }
   } catch (...) {
     context_->api().cuGraphDestroyNode(added);
     throw;
   }
-  // holds: R4 tests/device/test_cuda_graph.py::test_built_graph_holds_its_modules
-  if (function) functions_.emplace(function->handle(), function);
   nodes_.push_back(added);
   return static_cast<uint32_t>(nodes_.size() - 1);
 }
 
 // One call for each distinct edge record: drivers 580 to 610 apply the first record of a call to all of its edges.
 void CudaTemplate::depend(CUgraphNode node, std::span<const Edge> incoming) {
-  std::map<std::array<uint8_t, 8>, std::vector<const Edge *>> by_record;
-  for (const Edge &edge : incoming) by_record[edge.data].push_back(&edge);
-  for (const auto &[record, edges] : by_record) {
-    std::vector<CUgraphNode> from, to(edges.size(), node);
-    std::vector<CUgraphEdgeData> data(edges.size(), edge_data(*edges.front()));
-    for (const Edge *edge : edges) from.push_back(nodes_[edge->from]);
+  std::map<std::array<uint8_t, 8>, std::vector<CUgraphNode>> by_record;
+  for (const Edge &edge : incoming) by_record[edge.data].push_back(nodes_[edge.from]);
+  for (const auto &[record, from] : by_record) {
+    CUgraphEdgeData data{};
+    std::memcpy(&data, record.data(), sizeof data);
+    check_edge(data);
+    const std::vector<CUgraphNode> to(from.size(), node);
+    const std::vector<CUgraphEdgeData> same(from.size(), data);
     context_->check(
-        context_->api().cuGraphAddDependencies(graph_.get(), from.data(), to.data(), data.data(), edges.size()),
+        context_->api().cuGraphAddDependencies(graph_.get(), from.data(), to.data(), same.data(), from.size()),
         "cuGraphAddDependencies", "adding the edges of a node");
   }
 }
@@ -152,93 +119,39 @@ std::vector<Node> CudaTemplate::nodes() const {
   CudaCurrent current(*context_, "reading a graph");
   std::lock_guard lock(mutex_);
   std::vector<Node> nodes;
-  for (CUgraphNode node : nodes_) nodes.push_back(read(node));
+  if (flat_)
+    for (const FlatNode &node : flat_->nodes) nodes.push_back(read(node.handle, node.type));
+  else
+    for (CUgraphNode node : nodes_) nodes.push_back(read(node, node_type(*context_, node)));
   return nodes;
 }
 
-Node CudaTemplate::read(CUgraphNode handle) const {
-  CUgraphNodeType type{};
-  context_->check(context_->api().cuGraphNodeGetType(handle, &type), "cuGraphNodeGetType", "reading a node");
-  Node node;
-  node.kind = static_cast<NodeKind>(type);
-  switch (type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-      node.kernel = read_kernel(handle);
-      break;
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-      node.memset = read_memset(handle);
-      break;
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      node.memcpy = read_memcpy(handle);
-      break;
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-      break;
-    default:
-      throw Error("CaptureError", "reading a node", "a node of type " + std::to_string(type),
-                  "a kernel, memcpy, memset or empty node", "leave this kind of work out of the capture");
+Node CudaTemplate::read(CUgraphNode handle, CUgraphNodeType type) const {
+  Node node = read_node(context_, handle, type);
+  if (node.kind == NodeKind::kernel) {
+    const auto function = cuda_function(node.kernel.function);
+    functions_.emplace(function->handle(), function);
   }
   return node;
 }
 
-KernelNode CudaTemplate::read_kernel(CUgraphNode handle) const {
-  CUDA_KERNEL_NODE_PARAMS params{};
-  context_->check(context_->api().cuGraphKernelNodeGetParams(handle, &params), "cuGraphKernelNodeGetParams",
-                  "reading a kernel node");
-  const auto known = functions_.find(params.func);
-  if (known == functions_.end() || (known->second->param_bytes() && !params.kernelParams))
-    throw Error("CaptureError", "reading a kernel node", "a kernel that was not launched through this device",
-                "a function of a module loaded here", "load the module with load_module and launch it on our stream");
-  return {known->second,
-          {params.gridDimX, params.gridDimY, params.gridDimZ},
-          {params.blockDimX, params.blockDimY, params.blockDimZ},
-          params.sharedMemBytes,
-          known->second->gather(params.kernelParams)};
-}
-
-MemsetNode CudaTemplate::read_memset(CUgraphNode handle) const {
-  CUDA_MEMSET_NODE_PARAMS params{};
-  context_->check(context_->api().cuGraphMemsetNodeGetParams(handle, &params), "cuGraphMemsetNodeGetParams",
-                  "reading a memset node");
-  if (params.elementSize != 1 || params.height != 1)
-    throw Error("CaptureError", "reading a memset node",
-                std::to_string(params.height) + " rows of " + std::to_string(params.elementSize) + "-byte elements",
-                "one row of bytes", "fill the memory with a kernel");
-  return {params.dst, static_cast<uint8_t>(params.value), params.width};
-}
-
-MemcpyNode CudaTemplate::read_memcpy(CUgraphNode handle) const {
-  CUDA_MEMCPY3D params{};
-  context_->check(context_->api().cuGraphMemcpyNodeGetParams(handle, &params), "cuGraphMemcpyNodeGetParams",
-                  "reading a memcpy node");
-  auto on_device = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; };
-  if (params.Height > 1 || params.Depth > 1 || !on_device(params.srcMemoryType) || !on_device(params.dstMemoryType))
-    throw Error("CaptureError", "reading a memcpy node", "a copy in rows, or from or to host memory",
-                "one row between device addresses", "copy contiguous device memory");
-  return {params.dstDevice, params.srcDevice, params.WidthInBytes};
-}
-
 std::vector<Edge> CudaTemplate::edges() const {
-  CudaCurrent current(*context_, "reading the edges of a graph");
   std::lock_guard lock(mutex_);
-  const CudaApi &api = context_->api();
-  size_t count = 0;
-  context_->check(api.cuGraphGetEdges(graph_.get(), nullptr, nullptr, nullptr, &count), "cuGraphGetEdges",
-                  "reading the edges of a graph");
-  std::vector<CUgraphNode> from(count), to(count);
-  std::vector<CUgraphEdgeData> data(count);
-  context_->check(api.cuGraphGetEdges(graph_.get(), from.data(), to.data(), data.data(), &count), "cuGraphGetEdges",
-                  "reading the edges of a graph");
-  std::map<CUgraphNode, uint32_t> number;
-  for (uint32_t i = 0; i < nodes_.size(); ++i) number[nodes_[i]] = i;
-  std::vector<Edge> edges(count);
-  for (size_t i = 0; i < count; ++i) {
-    edges[i].from = number.at(from[i]);
-    edges[i].to = number.at(to[i]);
-    std::memcpy(edges[i].data.data(), &data[i], sizeof data[i]);
-  }
-  std::sort(edges.begin(), edges.end(),
-            [](const Edge &a, const Edge &b) { return std::pair(a.to, a.from) < std::pair(b.to, b.from); });
-  return edges;
+  if (flat_) return flat_->edges;
+  CudaCurrent current(*context_, "reading the edges of a graph");
+  return read_edges(*context_, graph_.get(), nodes_);
+}
+
+size_t CudaTemplate::node_count() const {
+  std::lock_guard lock(mutex_);
+  return flat_ ? flat_->nodes.size() : nodes_.size();
+}
+
+std::vector<uint32_t> CudaTemplate::top_level() const {
+  if (!flat_) return Template::top_level();
+  std::vector<uint32_t> out;
+  for (const FlatNode &node : flat_->nodes) out.push_back(node.top);
+  return out;
 }
 
 std::shared_ptr<Executable> CudaTemplate::instantiate(uint32_t flags) {
@@ -246,7 +159,8 @@ std::shared_ptr<Executable> CudaTemplate::instantiate(uint32_t flags) {
   std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<CudaFunction>> functions;
   for (const auto &[handle, function] : functions_) functions.push_back(function);
-  return std::make_shared<CudaExecutable>(context_, graph_.get(), flags, nodes_.size(), std::move(functions));
+  const size_t nodes = flat_ ? flat_->nodes.size() : nodes_.size();
+  return std::make_shared<CudaExecutable>(context_, graph_.get(), flags, nodes, std::move(functions));
 }
 
 CudaExecutable::CudaExecutable(std::shared_ptr<CudaContext> context, CUgraph graph, uint32_t flags, uint64_t nodes,

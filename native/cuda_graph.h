@@ -1,56 +1,43 @@
 // Graphs of the CUDA driver: a template is a CUgraph, an executable a CUgraphExec.
 #pragma once
-#include "cuda_context.h"
+#include "cuda_flatten.h"
 #include "cuda_kernels.h"
+#include "cuda_owned.h"
 
 namespace hg {
 
 class CudaDevice;
-
-// A driver object that is destroyed in its context, also when the constructor of what holds it throws.
-template <class Handle, auto Destroy>
-class CudaOwned {
- public:
-  explicit CudaOwned(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {}
-  ~CudaOwned() {
-    if (!handle_) return;
-    if (CudaCurrentIfAlive current(*context_); current) (context_->api().*Destroy)(handle_);
-  }
-  CudaOwned(const CudaOwned &) = delete;
-  Handle *out() { return &handle_; }
-  Handle get() const { return handle_; }
-  void leak() { handle_ = nullptr; }
-
- private:
-  std::shared_ptr<CudaContext> context_;
-  Handle handle_ = nullptr;
-};
 
 class CudaTemplate final : public Template {
  public:
   explicit CudaTemplate(std::shared_ptr<CudaDevice> device);  // empty
   // Takes over a captured graph. `functions` are those of its kernels.
   CudaTemplate(std::shared_ptr<CudaDevice> device, CUgraph graph, std::vector<std::shared_ptr<Function>> functions);
+  // A graph that somebody else made, owns and keeps for as long as this and all executables live. Read flattened
+  // (cuda_flatten.h); executables are made of the graph as it is; nothing can be added.
+  static std::shared_ptr<CudaTemplate> borrow(std::shared_ptr<CudaDevice> device, CUgraph graph);
   ~CudaTemplate() override;
   uint32_t add(Node node, std::span<const Edge> incoming) override;
   std::vector<Node> nodes() const override;
   std::vector<Edge> edges() const override;
+  size_t node_count() const override;
+  std::vector<uint32_t> top_level() const override;
   std::shared_ptr<Executable> instantiate(uint32_t flags) override;
   std::shared_ptr<Device> device() const override;
 
  private:
+  struct Borrowed {};
+  CudaTemplate(Borrowed, std::shared_ptr<CudaDevice> device, CUgraph graph);
   void depend(CUgraphNode node, std::span<const Edge> incoming);
-  Node read(CUgraphNode node) const;
-  KernelNode read_kernel(CUgraphNode node) const;
-  MemsetNode read_memset(CUgraphNode node) const;
-  MemcpyNode read_memcpy(CUgraphNode node) const;
+  Node read(CUgraphNode node, CUgraphNodeType type) const;
 
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<CudaContext> context_;
   mutable std::mutex mutex_;
-  std::map<CUfunction, std::shared_ptr<CudaFunction>> functions_;
+  mutable std::map<CUfunction, std::shared_ptr<CudaFunction>> functions_;
   CudaOwned<CUgraph, &CudaApi::cuGraphDestroy> graph_;  // goes before the modules of its functions
-  std::vector<CUgraphNode> nodes_;                      // in construction order
+  std::vector<CUgraphNode> nodes_;                      // in construction order; of one's own graph
+  std::optional<FlatGraph> flat_;                       // of a borrowed one
 };
 
 class CudaExecutable final : public Executable {

@@ -14,6 +14,7 @@ void register_cuda(nb::module_ &m) {
       "A CUDA device through the lazily opened driver library (HELIOGRAPH_LIBCUDA names another one, for tests).");
   device.def(nb::new_([](int index) { return unlocked([&] { return std::make_shared<CudaDevice>(index); }); }),
              "index"_a = 0);
+  bind_cuda_device(m, device);
   bind_cuda_memory(m, device);
 }
 

@@ -49,7 +49,12 @@ CudaStream::CudaStream(std::shared_ptr<CudaDevice> device) : device_(std::move(d
   ++context_->counters.streams_live;
 }
 
+CudaStream::CudaStream(std::shared_ptr<CudaDevice> device, CUstream borrowed)
+    : device_(std::move(device)), context_(device_->context()), stream_(borrowed), borrowed_(true) {}
+
 CudaStream::~CudaStream() {
+  for (cuuint64_t capture : held_) context_->take_captured(capture);
+  if (borrowed_) return;
   if (CudaCurrentIfAlive current(*context_); current) context_->api().cuStreamDestroy(stream_);
   --context_->counters.streams_live;
 }
@@ -63,10 +68,14 @@ void CudaStream::submit(Node node) {
     case NodeKind::kernel:
       launch(node.kernel);
       // holds: R4 tests/device/test_cuda_graph.py::test_stream_holds_the_modules_of_its_capture
-      if (capture) context_->hold_captured(capture, std::move(node.kernel.function));
+      if (capture) hold(capture, std::move(node.kernel.function));
       break;
     case NodeKind::memset:
-      context_->check(api.cuMemsetD8Async(node.memset.address, node.memset.value, node.memset.bytes, stream_),
+      if (node.memset.element != 1 || node.memset.height != 1)
+        throw Error("UsageError", doing, "a memset of wide elements or several rows", "one row of bytes",
+                    "add it to a template");
+      context_->check(api.cuMemsetD8Async(node.memset.address, static_cast<uint8_t>(node.memset.value),
+                                          node.memset.width, stream_),
                       "cuMemsetD8Async", doing);
       break;
     case NodeKind::memcpy:
@@ -79,14 +88,25 @@ void CudaStream::submit(Node node) {
   if (!capture) ++context_->counters.nodes_run;
 }
 
+void CudaStream::hold(cuuint64_t capture, std::shared_ptr<Function> function) {
+  context_->hold_captured(capture, std::move(function));
+  std::lock_guard lock(mutex_);
+  if (borrowed_) held_.insert(capture);
+}
+
 void CudaStream::launch(const KernelNode &kernel) {
   const auto function = cuda_function(kernel.function);
+  const std::string doing = "launching " + function->name();
+  if (kernel.form != ParamForm::array || !kernel.attributes.empty())
+    throw Error("UsageError", doing, "node attributes or one buffer of parameters", "a plain launch",
+                "add it to a template");
+  function->allow(kernel);
   std::vector<uint8_t> bytes = kernel.params;
   std::vector<void *> arguments = function->arguments(bytes);
   context_->check(context_->api().cuLaunchKernel(function->handle(), kernel.grid.x, kernel.grid.y, kernel.grid.z,
                                                  kernel.block.x, kernel.block.y, kernel.block.z, kernel.shared_bytes,
                                                  stream_, arguments.data(), nullptr),
-                  "cuLaunchKernel", ("launching " + function->name()).c_str());
+                  "cuLaunchKernel", doing.c_str());
 }
 
 void CudaStream::record(const std::shared_ptr<Event> &event) {
@@ -140,6 +160,22 @@ cuuint64_t CudaStream::capture_id() const {
   context_->check(context_->api().cuStreamGetCaptureInfo(stream_, &status, &id, nullptr, nullptr, nullptr, nullptr),
                   "cuStreamGetCaptureInfo", "asking whether a stream captures");
   return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : id;
+}
+
+std::pair<CUgraph, size_t> capture_info(const CudaContext &context, CUstream stream) {
+  const char *doing = "asking what a stream captures";
+  CudaCurrent current(context, doing);
+  const CudaApi &api = context.api();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  context.check(api.cuStreamGetCaptureInfo(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr),
+                "cuStreamGetCaptureInfo", doing);
+  if (status == CU_STREAM_CAPTURE_STATUS_NONE) return {nullptr, 0};
+  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+    context.check(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamGetCaptureInfo", doing);
+  size_t nodes = 0;
+  context.check(api.cuGraphGetNodes(graph, nullptr, &nodes), "cuGraphGetNodes", doing);
+  return {graph, nodes};
 }
 
 CudaStream &cuda_stream(Stream &stream) {

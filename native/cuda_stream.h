@@ -1,5 +1,7 @@
 // Streams and events of a CUDA context. Streams do not wait for the legacy default stream.
 #pragma once
+#include <set>
+
 #include "cuda_context.h"
 
 namespace hg {
@@ -22,6 +24,9 @@ class CudaEvent final : public Event {
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(std::shared_ptr<CudaDevice> device);
+  // A stream that somebody else owns: it is never destroyed here. Functions launched into a capture of it are held
+  // until the capture is ended here or this object goes: keep it until the captured graph has been borrowed.
+  CudaStream(std::shared_ptr<CudaDevice> device, CUstream borrowed);
   // Work still running goes on; the driver frees the stream after it.
   ~CudaStream() override;
   void submit(Node node) override;
@@ -41,11 +46,18 @@ class CudaStream final : public Stream {
   // The number of the capture that this stream takes part in, or 0.
   cuuint64_t capture_id() const;
   void launch(const KernelNode &kernel);
+  void hold(cuuint64_t capture, std::shared_ptr<Function> function);
 
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<CudaContext> context_;
   CUstream stream_ = nullptr;
+  const bool borrowed_ = false;
+  std::mutex mutex_;
+  std::set<cuuint64_t> held_;  // captures of a borrowed stream whose functions the context holds
 };
+
+// A stream's capture: the graph that it makes, or null if it does not capture, and how many nodes that has so far.
+std::pair<CUgraph, size_t> capture_info(const CudaContext &context, CUstream stream);
 
 // The CUDA stream behind a stream, or UsageError if it belongs to another device.
 CudaStream &cuda_stream(Stream &stream);

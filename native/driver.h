@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "error.h"
@@ -62,6 +63,10 @@ class Reservation {  // a span of addresses that is ours, and the part of it tha
 
 class Module;
 
+struct Param {  // one parameter in the kernel's parameter space
+  uint64_t offset, size;
+};
+
 // Objects that Python hands back to us derive from enable_shared_from_this, so that what a node or a stream holds is
 // the C++ object and never a Python reference: a worker thread may drop the last one without the interpreter lock.
 class Function : public std::enable_shared_from_this<Function> {
@@ -70,7 +75,12 @@ class Function : public std::enable_shared_from_this<Function> {
   virtual const std::string &name() const = 0;
   virtual uint32_t param_bytes() const = 0;  // as the driver (host: the module) states it
   virtual std::span<const uint32_t> pointer_offsets() const = 0;  // host only; empty on CUDA
-  virtual std::shared_ptr<Module> module() const = 0;
+  virtual std::vector<Param> params() const { return {}; }        // CUDA only, as the driver lays them out
+  virtual std::shared_ptr<Module> module() const = 0;  // null for a function that somebody else loaded (CUDA)
+  // CUDA only: those attributes that can be set (8, 9, 11 to 15), as (id, value), ascending; on the host none.
+  virtual std::vector<std::pair<uint32_t, int64_t>> attributes() const { return {}; }
+  // Sets those that are greater than what is set; nothing is ever lowered. Before nodes are added.
+  virtual void raise_attributes(std::span<const std::pair<uint32_t, int64_t>> attributes);
 };
 
 class Module : public std::enable_shared_from_this<Module> {
@@ -81,18 +91,40 @@ class Module : public std::enable_shared_from_this<Module> {
   virtual std::string level() const = 0;         // "x86-64-v3", "sm_90"; "" where the image does not say
   virtual std::vector<std::string> function_names() const = 0;
   virtual std::shared_ptr<Function> function(const std::string &name) = 0;
+  // CUDA only: a variable of the module, by symbol. ModuleError if there is none, or if a write has another size.
+  virtual std::pair<uint64_t, uint64_t> global_address(const std::string &name) const;  // address, size
+  virtual std::vector<uint8_t> read_global(const std::string &name) const;
+  virtual void write_global(const std::string &name, std::span<const uint8_t> data);
 };
+
+// What a kernel node has beyond its launch (CUDA only): the driver's id, and the members of its value as the driver
+// lays them out, zeros behind them.
+struct NodeAttribute {
+  uint32_t id;
+  std::array<uint8_t, 64> value{};
+  bool operator==(const NodeAttribute &) const = default;
+};
+
+// How parameters reach the driver.
+enum class ParamForm : uint8_t { array = 0, buffer = 1 };
 
 struct KernelNode {
   std::shared_ptr<Function> function;
   Dim3 grid, block;
   uint32_t shared_bytes = 0;
-  std::vector<uint8_t> params;
+  std::vector<uint8_t> params;  // param_bytes() of them; what lies between parameters is zero
+  ParamForm form = ParamForm::array;
+  std::vector<NodeAttribute> attributes;  // those that differ from a plain node's, ascending by id
 };
 struct MemsetNode {
-  uint64_t address;
-  uint8_t value;
-  uint64_t bytes;
+  uint64_t address = 0;
+  uint32_t value = 0;
+  uint64_t width = 0;  // elements of a row
+  uint32_t element = 1;  // bytes of the value: 1, 2 or 4
+  uint64_t height = 1;
+  uint64_t pitch = 0;  // bytes from row to row; 0 for one row
+  // From the first byte to one past the last.
+  uint64_t bytes() const { return pitch * (height - 1) + width * element; }
 };
 struct MemcpyNode {
   uint64_t to, from, bytes;
@@ -116,6 +148,9 @@ class Template {  // a graph as the driver holds it: nodes and edges in construc
   virtual std::vector<Edge> edges() const = 0;   // read back from the driver, sorted by (to, from)
   virtual size_t node_count() const { return nodes().size(); }
   virtual size_t edge_count() const { return edges().size(); }
+  // For each node the number of the node that it is, or is inside of, in the graph itself: equal to its own number
+  // unless the graph has graphs inside.
+  virtual std::vector<uint32_t> top_level() const;
   virtual std::shared_ptr<Executable> instantiate(uint32_t flags) = 0;
   virtual std::shared_ptr<Device> device() const = 0;
 };

@@ -57,6 +57,9 @@ void check_kernel(const KernelNode &kernel) {
     throw Error("UsageError", doing, "grid " + std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
                 std::to_string(grid.z), "a grid of blocks x 1 x 1 with blocks > 0, one thread a block, no shared memory",
                 "a host kernel has one dimension: blocks");
+  if (kernel.form != ParamForm::array || !kernel.attributes.empty())
+    throw Error("UsageError", doing, "node attributes or one buffer of parameters", "neither",
+                "both are of CUDA devices");
 }
 
 std::vector<Edge> checked_edges(std::span<const Edge> incoming, uint32_t to) {
@@ -100,6 +103,10 @@ void check_node(const Node &node) {
       return;
     }
     case NodeKind::memset:
+      if (node.memset.element != 1 || node.memset.height != 1 || node.memset.value > 0xFF)
+        throw Error("UsageError", "adding a memset", "wide elements or several rows", "one row of bytes",
+                    "the host device fills bytes");
+      return;
     case NodeKind::empty: return;
   }
 }
@@ -107,7 +114,7 @@ void check_node(const Node &node) {
 LoweredNode lower(const Node &node) {
   switch (node.kind) {
     case NodeKind::kernel: return {host_function(node.kernel).run(), node.kernel.params, node.kernel.grid.x};
-    case NodeKind::memset: return lower_copy(run_memset, {node.memset.address, 0, node.memset.bytes, node.memset.value});
+    case NodeKind::memset: return lower_copy(run_memset, {node.memset.address, 0, node.memset.width, node.memset.value});
     case NodeKind::memcpy: return lower_copy(run_memcpy, {node.memcpy.to, node.memcpy.from, node.memcpy.bytes, 0});
     case NodeKind::empty: break;
   }

@@ -24,8 +24,9 @@ class StoredGraph {
   StoredGraph(const ColumnSet &columns, size_t graph, Functions functions)
       : columns_(columns), functions_(functions), kind_(columns.get<uint8_t>("node.kind")), row_(u32("node.row")),
         function_(u32("kernel.function")), grid_(u32("kernel.grid", 3)), block_(u32("kernel.block", 3)),
-        shared_(u32("kernel.shared")), attrs_(u32("kernel.attrs")), params_at_(u64("kernel.params")),
-        params_(columns.bytes("param.bytes", 1)), edge_from_(u32("edge.from")), edge_to_(u32("edge.to")),
+        shared_(u32("kernel.shared")), attrs_(u32("kernel.attrs")), attr_id_(u32("attr.id")),
+        form_(columns.get<uint8_t>("kernel.form")), params_at_(u64("kernel.params")),
+        params_(columns.bytes("param.bytes", 1)), attr_value_(columns.bytes("attr.value", 64)), edge_from_(u32("edge.from")), edge_to_(u32("edge.to")),
         edge_data_(columns.bytes("edge.data", 8)) {
     auto nodes = u32("graph.nodes"), edges = u32("graph.edges");
     first_node_ = at(nodes, graph);
@@ -69,12 +70,22 @@ class StoredGraph {
   KernelNode kernel(uint32_t row) const {
     uint32_t number = at(function_, row);
     if (number >= functions_.size()) refuse(text("function ", number), text("one of ", functions_.size()));
-    if (at(attrs_, row) != at(attrs_, row + 1))
-      refuse(text("kernel ", row, " with attributes"), "none: this device has no node attributes");
     uint64_t begin = at(params_at_, row), end = at(params_at_, row + 1);
     if (begin > end || end > params_.size()) refuse("parameters that end outside", "a range of param.bytes");
+    uint8_t form = at(form_, row);
+    if (form > 1) refuse(text("kernel ", row, " of form ", form), "form 0 or 1");
     return {functions_[number], dim(grid_, row), dim(block_, row), at(shared_, row),
-            {params_.begin() + begin, params_.begin() + end}};
+            {params_.begin() + begin, params_.begin() + end}, ParamForm(form), attributes(row)};
+  }
+
+  std::vector<NodeAttribute> attributes(uint32_t row) const {
+    std::vector<NodeAttribute> out;
+    for (uint32_t i = at(attrs_, row); i < at(attrs_, row + 1); ++i) {
+      NodeAttribute &attribute = out.emplace_back(NodeAttribute{at(attr_id_, i)});
+      if (attr_value_.size() / 64 <= i) refuse(text("attribute ", i), "a row of attr.value");
+      std::copy_n(attr_value_.begin() + 64 * size_t(i), 64, attribute.value.begin());
+    }
+    return out;
   }
 
   static Dim3 dim(const Column<uint32_t> &column, size_t row) {
@@ -82,18 +93,17 @@ class StoredGraph {
   }
 
   MemsetNode memset_at(uint32_t row) const {
-    uint32_t value = at(u32("memset.value"), row);
-    if (at(u32("memset.element"), row) != 1 || at(u64("memset.height"), row) != 1 || value > 0xFF)
-      refuse(text("memset ", row, " of wide elements or several rows"), "one row of bytes");
-    return {at(u64("memset.address"), row), uint8_t(value), at(u64("memset.width"), row)};
+    return {at(u64("memset.address"), row), at(u32("memset.value"), row), at(u64("memset.width"), row),
+            at(u32("memset.element"), row), at(u64("memset.height"), row), at(u64("memset.pitch"), row)};
   }
 
   const ColumnSet &columns_;
   const Functions functions_;
   const Column<uint8_t> kind_;
-  const Column<uint32_t> row_, function_, grid_, block_, shared_, attrs_;
+  const Column<uint32_t> row_, function_, grid_, block_, shared_, attrs_, attr_id_;
+  const Column<uint8_t> form_;
   const Column<uint64_t> params_at_;
-  const std::span<const uint8_t> params_;
+  const std::span<const uint8_t> params_, attr_value_;
   const Column<uint32_t> edge_from_, edge_to_;
   const std::span<const uint8_t> edge_data_;
   size_t first_node_, end_node_, first_edge_, end_edge_;
@@ -117,11 +127,15 @@ const char *difference(const Node &a, const Node &b) {
     const KernelNode &x = a.kernel, &y = b.kernel;
     if (x.function != y.function) return "function";
     if (!same(x.grid, y.grid) || !same(x.block, y.block) || x.shared_bytes != y.shared_bytes) return "launch";
-    return x.params == y.params ? nullptr : "parameters";
+    if (x.form != y.form) return "form of parameters";
+    if (x.params != y.params) return "parameters";
+    return x.attributes == y.attributes ? nullptr : "attributes";
   }
   if (a.kind == NodeKind::memset) {
     const MemsetNode &x = a.memset, &y = b.memset;
-    return x.address == y.address && x.value == y.value && x.bytes == y.bytes ? nullptr : "memset";
+    const bool same = x.address == y.address && x.value == y.value && x.width == y.width && x.element == y.element &&
+                      x.height == y.height && x.pitch == y.pitch;
+    return same ? nullptr : "memset";
   }
   if (a.kind == NodeKind::memcpy) {
     const MemcpyNode &x = a.memcpy, &y = b.memcpy;

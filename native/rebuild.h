@@ -15,7 +15,7 @@ using Functions = std::span<const std::shared_ptr<Function>>;  // in the order o
 std::shared_ptr<Template> build_template(Device &device, const ColumnSet &columns, size_t graph, Functions functions);
 
 // Reads the template back from the driver. DriverError naming the first node or edge that is not as stored: count,
-// order, function, launch, parameters.
+// order, function, launch, form and bytes of the parameters, attributes, memset, copy, edge data.
 void compare_template(const Template &made, const ColumnSet &columns, size_t graph, Functions functions);
 
 }  // namespace hg

@@ -37,6 +37,18 @@ class Module:
     def level(self) -> str: ...
     def function(self, name: str) -> Function: ...
     def function_names(self) -> list[str]: ...
+    def global_address(self, name: str) -> tuple[int, int]:
+        """
+        (address, bytes) of a variable of a CUDA module. ModuleError if there is none; none on the host.
+        """
+
+    def read_global(self, name: str) -> bytes:
+        """What a variable holds now. ModuleError if there is none."""
+
+    def write_global(self, name: str, data: Buffer) -> None:
+        """
+        Writes a variable whole. ModuleError if there is none, or if it has another size.
+        """
 
 class Function:
     @property
@@ -48,7 +60,27 @@ class Function:
     @property
     def pointer_offsets(self) -> tuple[int, ...]: ...
     @property
-    def module(self) -> Module: ...
+    def params(self) -> list[tuple[int, int]]:
+        """
+        (offset, size) of each parameter in bytes, as the driver states them; empty on the host.
+        """
+
+    @property
+    def attributes(self) -> list[tuple[int, int]]:
+        """
+        The attributes that can be set (8, 9, 11 to 15 of the CUDA driver), as they are now on the
+        function or on its kernel, whichever is more; empty on the host.
+        """
+
+    def raise_attributes(self, attributes: Sequence[tuple[int, int]]) -> None:
+        """
+        Sets those that are more than what is set, and lowers none; to be called before nodes are added. On the
+        host only an empty list is allowed.
+        """
+
+    @property
+    def module(self) -> Module | None:
+        """None for a function that somebody else loaded (borrow_template)."""
 
 class Reservation:
     """A span of addresses that is ours; parts of it are backed by memory."""
@@ -105,7 +137,15 @@ class Stream:
     Work in order. Work on two streams has no order unless an event gives it one.
     """
 
-    def launch(self, function: Function, grid: tuple[int, int, int], params: Buffer) -> None:
+    def launch(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        params: Buffer,
+        *,
+        block: tuple[int, int, int] = (1, 1, 1),
+        shared_bytes: int = 0,
+    ) -> None:
         """Submits one kernel, or adds it as a node when the stream is capturing."""
 
     def memset(self, address: int, value: int, size: int) -> None: ...
@@ -147,15 +187,49 @@ class Node:
     @property
     def params(self) -> bytes: ...
     @property
+    def form(self) -> int:
+        """
+        How the parameters reached the driver: 0 an array of pointers, 1 one buffer.
+        """
+
+    @property
+    def attrs(self) -> list[tuple[int, bytes]]:
+        """
+        Attributes of a kernel node that differ from a plain node's: the driver's id, and 64 bytes: the
+        members of the value, then zeros (core format M86). Ascending by id; empty on the host.
+        """
+
+    @property
     def address(self) -> int:
         """Destination of a memset or a memcpy."""
 
     @property
     def source(self) -> int: ...
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """Of a memset: one element of it."""
+
     @property
-    def size(self) -> int: ...
+    def element(self) -> int:
+        """Of a memset: bytes of the value, 1, 2 or 4."""
+
+    @property
+    def width(self) -> int:
+        """Of a memset: elements of a row."""
+
+    @property
+    def height(self) -> int:
+        """Of a memset: rows."""
+
+    @property
+    def pitch(self) -> int:
+        """Of a memset: bytes from row to row; 0 for one row."""
+
+    @property
+    def size(self) -> int:
+        """
+        Bytes of a memcpy; of a memset from its first byte to one past its last.
+        """
 
 class Template:
     """A graph as the driver holds it: nodes and edges in construction order."""
@@ -167,14 +241,49 @@ class Template:
     @property
     def edge_count(self) -> int: ...
     def add_kernel(
-        self, function: Function, grid: tuple[int, int, int], params: Buffer, after: Sequence[int] = ()
-    ) -> int: ...
-    def add_memset(self, address: int, value: int, size: int, after: Sequence[int] = ()) -> int: ...
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        params: Buffer,
+        after: Sequence[int] = (),
+        *,
+        block: tuple[int, int, int] = (1, 1, 1),
+        shared_bytes: int = 0,
+        form: int = 0,
+        attrs: Sequence[tuple[int, bytes]] = (),
+        data: Sequence[bytes] = (),
+    ) -> int:
+        """
+        form and attrs are those of Node; data has the eight bytes of each edge from `after`. CUDA only, all three.
+        """
+
+    def add_memset(
+        self,
+        address: int,
+        value: int,
+        size: int,
+        after: Sequence[int] = (),
+        *,
+        element: int = 1,
+        height: int = 1,
+        pitch: int = 0,
+    ) -> int:
+        """
+        size: bytes of a row. element: bytes of the value, 1, 2 or 4; pitch: bytes from row to row. On the host one row of bytes.
+        """
+
     def add_memcpy(self, to: int, source: int, size: int, after: Sequence[int] = ()) -> int: ...
     def add_empty(self, after: Sequence[int] = ()) -> int: ...
     def nodes(self) -> list[Node]: ...
     def edges(self) -> list[tuple[int, int, bytes]]:
         """(from, to, data) sorted by (to, from)."""
+
+    @property
+    def top_level(self) -> list[int]:
+        """
+        For each node the number of the node of the graph itself that it is or is inside of: its own
+        number, unless a borrowed graph has graphs inside, which are read flattened.
+        """
 
     def instantiate(self, flags: int = 0) -> Executable: ...
     def close(self) -> None:
@@ -301,6 +410,59 @@ class CudaDevice(Device):
     """
 
     def __init__(self, index: int = 0) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def index(self) -> int:
+        """Its ordinal."""
+
+    @property
+    def processors(self) -> int:
+        """Multiprocessors."""
+
+    @property
+    def shared_optin(self) -> int:
+        """Bytes of shared memory that a block may opt into."""
+
+    @property
+    def driver_version(self) -> int:
+        """1000 * major + 10 * minor of the CUDA version."""
+
+    def limits(self) -> dict[str, int]:
+        """
+        The limits of the context that can be set, by name (core format M53): bytes, or counts. Those that this
+        device lacks are left out.
+        """
+
+    def set_limit(self, name: str, value: int) -> None:
+        """
+        Before the first module is loaded. UsageError for a name that no limit has.
+        """
+
+    def pointer_info(self, address: int) -> PointerInfo | None:
+        """None where the driver knows no allocation."""
+
+    def borrow_template(self, graph: int) -> Template:
+        """
+        A CUgraph that somebody else owns: whoever calls keeps it for as long as the template and its executables
+        live. Nodes and edges are those of the flattened graph; instantiate() takes the graph as it is; nothing
+        can be added. CaptureError for what cannot be kept (docs/cuda-nodes.md).
+        """
+
+    def borrow_stream(self, stream: int) -> Stream:
+        """
+        A CUstream that somebody else owns; it is never destroyed here. Keep it until what was captured on it
+        has been borrowed: until then it holds the functions that were launched through it.
+        """
+
+    def capture_info(self, stream: int) -> tuple[int, int]:
+        """
+        (CUgraph, nodes so far) of a stream that is capturing, (0, 0) of one that is not.
+        """
+
+    def relaxed(self) -> RelaxedCapture:
+        """A context manager for allocations in a capture."""
+
     def pinned(self, size: int) -> PinnedMemory:
         """Page-locked memory of the host, in bytes."""
 
@@ -308,6 +470,40 @@ class CudaDevice(Device):
         """
         A pool over [offset, offset + span) of a reservation, of which nothing is mapped. At most 4 at a time.
         """
+
+class PointerInfo:
+    """What the CUDA driver knows of an address."""
+
+    @property
+    def kind(self) -> str:
+        """device, pinned or managed"""
+
+    @property
+    def base(self) -> int:
+        """Address of the allocation."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the allocation."""
+
+    @property
+    def device(self) -> int:
+        """Ordinal of its device."""
+
+class RelaxedCapture:
+    """
+    A context manager: inside, this thread may make calls that would otherwise break a capture
+    under way, such as mapping memory. Leave it in the thread that entered it.
+    """
+
+    def __enter__(self) -> RelaxedCapture: ...
+    def __exit__(self, *args: object) -> None: ...
+
+def cuda_fidelity() -> list[tuple[str, int, str, bool, int, str]]:
+    """
+    What of a CUDA graph is kept (docs/cuda-nodes.md): rows of aspect (node, attribute, edge, port, flag), id,
+    name in the header, kept, bytes of a kept attribute's members, how it is kept or why it is refused.
+    """
 
 class PinnedMemory(Buffer):
     """

@@ -113,6 +113,11 @@ CONTROL void fake_reset() {
   s.faulting_kernels.clear();
   s.hidden.clear();
   s.ignored_hints = 0;
+  s.edge_fault = true;
+  s.elsewhere.clear();
+  s.newer_attributes.clear();
+  s.missing_attributes.clear();
+  s.padding = 0;
   s.reported_flags = -1;
   s.eager = false;
   s.loads_inside.clear();
@@ -133,6 +138,13 @@ CONTROL uint64_t fake_memory_in_use() { return memory_in_use(); }
 CONTROL void fake_kernel_time(uint32_t us) { state().kernel_time = std::chrono::microseconds{us}; }
 CONTROL void fake_copy_time(uint32_t us) { state().copy_time = std::chrono::microseconds{us}; }
 CONTROL uint64_t fake_exportable() { return state().exportable.size(); }
+CONTROL void fake_edge_fault(int on) { state().edge_fault = on; }
+CONTROL void fake_elsewhere(uint64_t address, uint64_t size, int managed) {
+  state().elsewhere[address] = {size, managed != 0};
+}
+CONTROL void fake_newer_attribute(int id) { state().newer_attributes.insert(id); }
+CONTROL void fake_missing_attribute(int id) { state().missing_attributes.insert(id); }
+CONTROL void fake_padding(int byte) { state().padding = static_cast<uint8_t>(byte); }
 CONTROL void fake_driver_version(int version) { state().driver_version = version; }
 CONTROL void fake_hide(const char *name) { state().hidden.insert(name); }
 CONTROL void fake_ignore_hints(int count) { state().ignored_hints = count; }

@@ -11,8 +11,8 @@ from .build import cuda_headers
 _HEADER = (cuda_headers() / "cuda.h").read_text(encoding="utf-8", errors="replace")
 CODES = {name: int(code) for name, code in re.findall(r"^\s+(CUDA_ERROR_\w+)\s*=\s*(\d+)", _HEADER, re.MULTILINE)}
 KINDS = (
-    "contexts", "modules", "libraries", "graphs", "executables", "streams", "events", "reservations", "allocations", "mappings",
-    "captures", "pinned",
+    "contexts", "modules", "libraries", "graphs", "executables", "streams", "events", "reservations", "allocations",
+    "mappings", "captures", "pinned",
 )  # fmt: skip
 # A text image: `mixed` has holes between its parameters.
 IMAGE = b"fake-image sm_90\nmixed 0:1 4:12 16:2 24:8\nnothing\n"
@@ -64,6 +64,26 @@ class FakeCuda:
     def exportable(self) -> int:
         """Allocations whose handle can be passed to another process."""
         return int(self._c.fake_exportable())
+
+    def edge_fault(self, on: bool) -> None:
+        """Whether the first edge record of a call counts for all of its edges, as on drivers 580 to 610 (default)."""
+        self._c.fake_edge_fault(on)
+
+    def memory_elsewhere(self, address: int, size: int, *, managed: bool = False) -> None:
+        """Device memory, or managed memory, that somebody else allocated."""
+        self._c.fake_elsewhere(ctypes.c_uint64(address), ctypes.c_uint64(size), managed)
+
+    def newer_attribute(self, number: int) -> None:
+        """A node attribute of a newer driver."""
+        self._c.fake_newer_attribute(number)
+
+    def missing_attribute(self, number: int) -> None:
+        """A node attribute that this driver does not know."""
+        self._c.fake_missing_attribute(number)
+
+    def padding(self, byte: int) -> None:
+        """What the driver writes where an attribute has no members."""
+        self._c.fake_padding(byte)
 
     def driver_version(self, version: int) -> None:
         self._c.fake_driver_version(version)

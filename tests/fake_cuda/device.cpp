@@ -1,4 +1,6 @@
 // Devices and contexts.
+#include <cstdio>
+
 #include "state.h"
 
 #define CUDA_ENTRY extern "C" CUresult CUDAAPI
@@ -36,8 +38,32 @@ CUDA_ENTRY cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevi
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = kSharedOptin; return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+CUDA_ENTRY cuDeviceGetName(char *name, int room, CUdevice) {
+  FAKE_CALL(cuDeviceGetName);
+  std::snprintf(name, static_cast<size_t>(room), "Fake H200");
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuCtxGetLimit(size_t *value, CUlimit limit) {
+  FAKE_CONTEXT_CALL(cuCtxGetLimit);
+  const auto at = s.limits.find(limit);
+  if (at == s.limits.end()) return limit < CU_LIMIT_MAX ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_ERROR_INVALID_VALUE;
+  *value = at->second;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuCtxSetLimit(CUlimit limit, size_t value) {
+  FAKE_CONTEXT_CALL(cuCtxSetLimit);
+  const auto at = s.limits.find(limit);
+  if (at == s.limits.end()) return limit < CU_LIMIT_MAX ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_ERROR_INVALID_VALUE;
+  at->second = limit == CU_LIMIT_STACK_SIZE ? (value + 15) / 16 * 16 : value;  // the driver may choose more
+  return CUDA_SUCCESS;
 }
 
 CUDA_ENTRY cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {

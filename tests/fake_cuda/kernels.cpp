@@ -70,8 +70,12 @@ CUresult run(const Node &node) {
     case CU_GRAPH_NODE_TYPE_MEMSET: {
       const CUDA_MEMSET_NODE_PARAMS &p = node.memset;
       note("memset");
-      if (CUresult denied = accessible(p.dst, p.width, true); denied != CUDA_SUCCESS) return denied;
-      std::memset(reinterpret_cast<void *>(p.dst), static_cast<int>(p.value), p.width);
+      for (size_t row = 0; row < p.height; ++row) {
+        const uint64_t at = p.dst + row * p.pitch, size = p.width * p.elementSize;
+        if (CUresult denied = accessible(at, size, true); denied != CUDA_SUCCESS) return denied;
+        for (uint64_t byte = 0; byte < size; byte += p.elementSize)
+          std::memcpy(reinterpret_cast<void *>(at + byte), &p.value, p.elementSize);
+      }
       return CUDA_SUCCESS;
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY: {

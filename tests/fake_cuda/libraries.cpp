@@ -45,7 +45,7 @@ std::vector<std::string> functions_of(const std::string &image) {
   for (size_t line = image.find('\n'); line != std::string::npos; line = image.find('\n', line + 1)) {
     const size_t end = image.find_first_of(" \n", line + 1);
     const std::string name = image.substr(line + 1, end == std::string::npos ? end : end - line - 1);
-    if (!name.empty()) names.push_back(name);
+    if (!name.empty() && name != "global") names.push_back(name);
   }
   return names;
 }
@@ -215,7 +215,11 @@ CUDA_ENTRY cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary han
     uintptr_t module = 0;
     if (CUresult refused = touch(context, reinterpret_cast<uintptr_t>(handle_), 0, module); refused != CUDA_SUCCESS)
       return refused;
-    return CUDA_ERROR_NOT_FOUND;  // its images have no variables
+    const auto at = s.modules[module].globals.find(name);
+    if (at == s.modules[module].globals.end()) return CUDA_ERROR_NOT_FOUND;
+    *address = at->second.address;
+    *bytes = at->second.size;
+    return CUDA_SUCCESS;
   });
 }
 
@@ -263,7 +267,8 @@ CUDA_ENTRY cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUke
     if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
     uintptr_t function = 0;
     if (CUresult refused = touch(context, *kernel, function); refused != CUDA_SUCCESS) return refused;
-    *value = kernel->attributes[attribute];
+    const auto at = kernel->attributes.find(attribute);
+    *value = at == kernel->attributes.end() ? s.functions[function].initial[attribute] : at->second;
     return CUDA_SUCCESS;
   });
 }
@@ -276,8 +281,7 @@ CUDA_ENTRY cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUker
     if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
     uintptr_t function = 0;
     if (CUresult refused = touch(context, *kernel, function); refused != CUDA_SUCCESS) return refused;
-    kernel->attributes[attribute] = value;
-    return CUDA_SUCCESS;
+    return set_attribute(s.functions[function], kernel->attributes, attribute, value);
   });
 }
 

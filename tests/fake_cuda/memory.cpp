@@ -23,6 +23,9 @@ uint64_t reserve_pages(uint64_t address, uint64_t size, int flags) {
 CUresult accessible(uint64_t address, uint64_t size, bool write) {
   State &s = state();
   while (size) {
+    for (const auto &[number, module] : s.modules)
+      for (const auto &[name, global] : module.globals)
+        if (address >= global.address && address + size <= global.address + global.size) return CUDA_SUCCESS;
     auto at = s.mappings.upper_bound(address);
     if (at == s.mappings.begin()) return CUDA_ERROR_ILLEGAL_ADDRESS;
     --at;
@@ -239,6 +242,50 @@ CUDA_ENTRY cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstrea
 CUDA_ENTRY cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
   FAKE_CALL(cuThreadExchangeStreamCaptureMode);
   std::swap(*mode, capture_mode());
+  return CUDA_SUCCESS;
+}
+
+// ---- what is known of an address ----
+
+namespace {
+
+struct Known {
+  unsigned type = 0, managed = 0;
+  uint64_t base = 0, size = 0;
+};
+
+Known known(uint64_t address) {
+  State &s = state();
+  auto within = [address](uint64_t base, uint64_t size) { return address >= base && address - base < size; };
+  for (const auto &[base, mapping] : s.mappings)
+    if (within(base, mapping.size)) return {CU_MEMORYTYPE_DEVICE, 0, base, mapping.size};
+  for (const auto &[base, size] : s.pinned)
+    if (within(base, size)) return {CU_MEMORYTYPE_HOST, 0, base, size};
+  for (const auto &[base, other] : s.elsewhere)
+    if (within(base, other.first)) return {CU_MEMORYTYPE_DEVICE, other.second, base, other.first};
+  for (const auto &[number, module] : s.modules)
+    for (const auto &[name, global] : module.globals)
+      if (within(global.address, global.size)) return {CU_MEMORYTYPE_DEVICE, 0, global.address, global.size};
+  return {};
+}
+
+}  // namespace
+
+CUDA_ENTRY cuPointerGetAttributes(unsigned count, CUpointer_attribute *ids, void **values, CUdeviceptr address) {
+  FAKE_CONTEXT_CALL(cuPointerGetAttributes);
+  const Known found = known(address);
+  for (unsigned i = 0; i < count; ++i) switch (ids[i]) {
+      case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: std::memcpy(values[i], &found.type, sizeof found.type); break;
+      case CU_POINTER_ATTRIBUTE_IS_MANAGED: std::memcpy(values[i], &found.managed, sizeof found.managed); break;
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: std::memcpy(values[i], &found.base, sizeof found.base); break;
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE: std::memcpy(values[i], &found.size, sizeof found.size); break;
+      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: {
+        const int ordinal = found.type ? context->device : -2;
+        std::memcpy(values[i], &ordinal, sizeof ordinal);
+        break;
+      }
+      default: return CUDA_ERROR_INVALID_VALUE;
+    }
   return CUDA_SUCCESS;
 }
 

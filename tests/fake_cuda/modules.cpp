@@ -1,6 +1,7 @@
 // Two kinds of kernel image. A host kernel module is loaded and really run, block after block: so the conformance suite
 // brings its own kernels. The other kind is text: a first line "fake-image sm_90", then one line a function, its name
-// and the place of each parameter as offset:size; its kernels do nothing.
+// and the place of each parameter as offset:size, then what is fixed at compile time (shared=1024 bytes, threads=128 a
+// block, cluster=2 blocks in x, must_cluster=1); its kernels do nothing. A line "global name size byte" is a variable.
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/mman.h>
@@ -19,7 +20,42 @@ namespace {
 void add_function(Module &module, Function function) {
   const uintptr_t number = new_handle();
   module.functions[function.name] = number;
+  function.initial = function.attributes;
   state().functions[number] = std::move(function);
+}
+
+void read_word(Function &function, const std::string &word) {
+  const size_t equals = word.find('=');
+  if (equals == std::string::npos) {
+    const size_t colon = word.find(':');
+    function.params.push_back({std::stoul(word), std::stoul(word.substr(colon + 1))});
+    return;
+  }
+  const int value = std::stoi(word.substr(equals + 1));
+  const std::string key = word.substr(0, equals);
+  if (key == "shared") {
+    function.static_shared = function.attributes[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = value;
+    function.attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = (48 << 10) - value;
+  }
+  if (key == "threads") function.threads = static_cast<unsigned>(value);
+  if (key == "must_cluster") function.attributes[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] = value;
+  if (key == "cluster") {
+    function.cluster_fixed = true;
+    function.attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] = value;
+    function.attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT] = 1;
+    function.attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH] = 1;
+  }
+}
+
+// A variable: where the driver puts it, and what it holds after each load.
+void add_global(Module &module, std::istringstream &words) {
+  std::string name;
+  uint64_t size = 0;
+  int byte = 0;
+  words >> name >> size >> byte;
+  void *page = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::memset(page, byte, size);
+  module.globals[name] = {reinterpret_cast<uint64_t>(page), size};
 }
 
 CUresult read_text(Module &module, uintptr_t number, const char *image) {
@@ -31,11 +67,14 @@ CUresult read_text(Module &module, uintptr_t number, const char *image) {
   std::getline(text, line);
   while (std::getline(text, line)) {
     std::istringstream words(line);
-    Function function{number, {}, {}};
-    Param param{};
-    char colon = 0;
+    Function function;
+    function.module = number;
     words >> function.name;
-    while (words >> param.offset >> colon >> param.size) function.params.push_back(param);
+    if (function.name == "global") {
+      add_global(module, words);
+      continue;
+    }
+    for (std::string word; words >> word;) read_word(function, word);
     if (!function.name.empty()) add_function(module, std::move(function));
   }
   return CUDA_SUCCESS;
@@ -56,7 +95,12 @@ CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
   if (!table) return CUDA_ERROR_INVALID_IMAGE;
   for (uint32_t i = 0; i < table->function_count; ++i) {
     const hg_function &host = table->functions[i];
-    add_function(module, {number, host.name, {{0, host.param_bytes}}, &host});
+    Function function;
+    function.module = number;
+    function.name = host.name;
+    function.params = {{0, host.param_bytes}};
+    function.host = &host;
+    add_function(module, std::move(function));
   }
   return CUDA_SUCCESS;
 }
@@ -102,6 +146,7 @@ void unload_module(uintptr_t number) {
   Module &module = s.modules[number];
   tell_unloaded(module);
   for (const auto &[name, function] : module.functions) s.functions.erase(function);
+  for (const auto &[name, global] : module.globals) munmap(reinterpret_cast<void *>(global.address), global.size);
   if (module.library) {
     dlclose(module.library);
     close(module.descriptor);
@@ -175,6 +220,57 @@ CUDA_ENTRY cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, s
   if (index >= function->params.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = function->params[index].offset;
   *size = function->params[index].size;
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+bool settable(CUfunction_attribute id) {
+  return id == 8 || id == 9 || (id >= 11 && id <= 15);
+}
+
+}  // namespace
+
+// As the driver: what is fixed at compile time and what no device has is refused. Lowering is allowed there; we promise
+// not to, so it is a misuse here.
+CUresult set_attribute(const Function &function, std::map<int, int> &attributes, CUfunction_attribute id, int value) {
+  if (!settable(id)) return CUDA_ERROR_INVALID_VALUE;
+  if (id == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && (value < 0 || value + function.static_shared > kSharedOptin))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (id == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && (value < -1 || value > 100))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (id >= 11 && id <= 13 && function.cluster_fixed) return CUDA_ERROR_NOT_PERMITTED;
+  const auto now = attributes.find(id);
+  if (value < (now == attributes.end() ? function.initial.at(id) : now->second)) misuse("a function attribute was lowered");
+  attributes[id] = value;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuFuncGetAttribute(int *value, CUfunction_attribute id, CUfunction handle) {
+  FAKE_CALL(cuFuncGetAttribute);
+  Function *function = find(s.functions, handle, "function");
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const auto at = function->attributes.find(id);
+  if (at == function->attributes.end()) return CUDA_ERROR_INVALID_VALUE;
+  *value = at->second;
+  return CUDA_SUCCESS;
+}
+
+CUDA_ENTRY cuFuncSetAttribute(CUfunction handle, CUfunction_attribute id, int value) {
+  FAKE_CALL(cuFuncSetAttribute);
+  Function *function = find(s.functions, handle, "function");
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  return set_attribute(*function, function->attributes, id, value);
+}
+
+CUDA_ENTRY cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule handle, const char *name) {
+  FAKE_CONTEXT_CALL(cuModuleGetGlobal);
+  Module *module = find(s.modules, handle, "module");
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  const auto at = module->globals.find(name);
+  if (at == module->globals.end()) return CUDA_ERROR_NOT_FOUND;
+  *address = at->second.address;
+  *size = at->second.size;
   return CUDA_SUCCESS;
 }
 

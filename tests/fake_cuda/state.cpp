@@ -71,6 +71,7 @@ void drop_objects(Context *context) {
   s.functions.clear();
   s.libraries.clear();
   s.kernels.clear();
+  s.limits = State::default_limits();
   s.graphs.clear();
   s.nodes.clear();
   s.captures.clear();

@@ -13,6 +13,7 @@
 
 #include "../../native/host/kernel_abi.h"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -28,6 +29,8 @@ namespace fake {
 
 using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
+
+constexpr int kSharedOptin = 227 << 10;  // bytes of shared memory that a block may have
 
 struct Context {
   int device;
@@ -45,6 +48,18 @@ struct Function {
   std::string name;
   std::vector<Param> params;
   const hg_function *host = nullptr;  // of an image that is a host kernel module: what runs
+  std::map<int, int> attributes = default_attributes();
+  std::map<int, int> initial{};  // what they were when the function was loaded
+  int static_shared = 0;
+  unsigned threads = 0;       // a block must have exactly this many, if not 0
+  bool cluster_fixed = false;  // at compile time: the required cluster cannot be set
+  static std::map<int, int> default_attributes() {
+    return {{0, 1024}, {1, 0}, {2, 0}, {3, 0}, {4, 16}, {5, 90}, {6, 90}, {7, 0}, {8, 48 << 10}, {9, -1}, {10, 0},
+            {11, 0}, {12, 0}, {13, 0}, {14, 0}, {15, 0}};
+  }
+};
+struct Global {
+  uint64_t address, size;
 };
 struct Module {
   Context *context;
@@ -53,6 +68,7 @@ struct Module {
   uintptr_t of_library = 0;
   void *library = nullptr;  // of a host kernel module, and the descriptor that it was loaded from
   int descriptor = -1;
+  std::map<std::string, Global> globals;
 };
 // A library holds images of which each becomes a module when something first needs it (lazy loading).
 struct Kernel {
@@ -75,6 +91,14 @@ struct Node {
   std::vector<void *> argument_pointers;  // what GetParams hands out
   CUDA_MEMSET_NODE_PARAMS memset{};
   CUDA_MEMCPY3D copy{};
+  uintptr_t kernel = 0;           // of a launch that named one
+  bool buffered = false;          // parameters came as one buffer
+  std::vector<uint8_t> buffer{};
+  size_t buffer_size = 0;
+  void *extra[5] = {};
+  std::map<int, std::array<uint8_t, 64>> attributes{};
+  uintptr_t child = 0;            // a graph that belongs to the node
+  CUevent event = nullptr;
 };
 struct Edge {
   uintptr_t from, to;
@@ -139,6 +163,7 @@ struct State {
   std::map<uintptr_t, Function> functions;
   std::map<uintptr_t, Library> libraries;
   std::map<uintptr_t, Kernel> kernels;
+  std::map<int, uint64_t> limits = default_limits();
   std::map<uintptr_t, Graph> graphs;
   std::map<uintptr_t, Node> nodes;
   std::map<uintptr_t, Executable> executables;
@@ -153,7 +178,15 @@ struct State {
   uint64_t sequence = 0;
   uint32_t next_module = 1;
   std::chrono::microseconds copy_time{0};  // of each copy between host and device
+  static std::map<int, uint64_t> default_limits() {  // H200, driver 580.159
+    return {{0, 1024}, {1, 7ull << 20}, {2, 8ull << 20}, {4, 2048}, {5, 128}, {6, 0}};
+  }
   // what tests set
+  bool edge_fault = true;              // drivers 580 to 610 apply the first edge record of a call to all of its edges
+  std::map<uint64_t, std::pair<uint64_t, bool>> elsewhere;  // memory of others: address -> size, managed
+  std::set<int> newer_attributes;      // ids of node attributes that no header has
+  std::set<int> missing_attributes;    // ids that this driver does not know
+  uint8_t padding = 0;                 // what the driver writes between and behind the members of an attribute
   uint64_t memory_limit = 1ull << 30;
   std::chrono::microseconds kernel_time{0};
   std::map<std::string, Fault> faults;
@@ -247,6 +280,8 @@ CUresult observed(uint32_t id, const char *name, const Params &params, Body body
 CUfunction as_function(CUfunction handle);
 CUresult load_image(Context *context, const std::string &image, uintptr_t of_library, uintptr_t &number);
 void unload_module(uintptr_t number);
+// Of a function or of its kernel.
+CUresult set_attribute(const Function &function, std::map<int, int> &attributes, CUfunction_attribute id, int value);
 
 // ---- time ----
 void advance();  // effects of everything that is done by now
@@ -260,7 +295,8 @@ CUresult run(const Node &node);  // its effect on memory
 bool pinned(uint64_t address, uint64_t size);
 CUresult accessible(uint64_t address, uint64_t size, bool write);
 CUresult submit(CUstream stream, Node node);  // enqueues it, or adds a node to the stream's capture
-CUresult fill_kernel(Node &node, CUfunction function, void **arguments);
+CUresult fill_kernel(Node &node, CUfunction function, void **arguments, void **extra = nullptr);
+void destroy_nodes(const Graph &graph);  // and the graphs inside them
 uint64_t memory_in_use();
 // An error if the calling thread may not make a call that would break a capture; the capture is then invalid.
 CUresult unsafe_in_capture();

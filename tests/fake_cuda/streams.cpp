@@ -40,7 +40,7 @@ void leave(cuuint64_t capture) {
 
 void drop_graph(uintptr_t number) {
   State &s = state();
-  for (uintptr_t node : s.graphs[number].nodes) s.nodes.erase(node);
+  destroy_nodes(s.graphs[number]);
   s.graphs.erase(number);
 }
 
@@ -169,9 +169,9 @@ CUDA_ENTRY cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigne
   const cuLaunchKernel_params params{function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra};
   return observed(FAKE_OBSERVED(cuLaunchKernel), params, [=]() -> CUresult {
     FAKE_CONTEXT_CALL(cuLaunchKernel);
-    if (extra || !gx || !gy || !gz || !bx || !by || !bz) return CUDA_ERROR_INVALID_VALUE;
+    if (!gx || !gy || !gz || !bx || !by || !bz) return CUDA_ERROR_INVALID_VALUE;
     Node node{0, CU_GRAPH_NODE_TYPE_KERNEL, 0, {gx, gy, gz}, {bx, by, bz}, shared};
-    if (CUresult refused = fill_kernel(node, function, arguments); refused != CUDA_SUCCESS) return refused;
+    if (CUresult refused = fill_kernel(node, function, arguments, extra); refused != CUDA_SUCCESS) return refused;
     return submit(stream, std::move(node));
   });
 }
@@ -180,10 +180,10 @@ CUDA_ENTRY cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, v
   const cuLaunchKernelEx_params params{config, function, arguments, extra};
   return observed(FAKE_OBSERVED(cuLaunchKernelEx), params, [=]() -> CUresult {
     FAKE_CONTEXT_CALL(cuLaunchKernelEx);
-    if (extra || config->numAttrs) return CUDA_ERROR_NOT_SUPPORTED;
+    if (config->numAttrs) return CUDA_ERROR_NOT_SUPPORTED;
     Node node{0, CU_GRAPH_NODE_TYPE_KERNEL, 0, {config->gridDimX, config->gridDimY, config->gridDimZ},
               {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes};
-    if (CUresult refused = fill_kernel(node, function, arguments); refused != CUDA_SUCCESS) return refused;
+    if (CUresult refused = fill_kernel(node, function, arguments, extra); refused != CUDA_SUCCESS) return refused;
     return submit(config->hStream, std::move(node));
   });
 }
