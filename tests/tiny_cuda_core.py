@@ -48,17 +48,17 @@ TARGET = Target(device="cuda", arch="sm_90", abi=0, ranks=1, processors=132, sha
 FUNCTIONS = (("count", 8), ("add", 32), ("write", 16))
 SHARED = 100 << 10  # more than a launch may have without asking
 FUNCTION_ATTRIBUTES = (((8, SHARED),), (), ())
-STACK = 4096
+STACK = 1536
 VARIABLE, CONTENT = "identity_word", bytes(range(8))
 PROGRAMMATIC = bytes([1, 0, 1, 0, 0, 0, 0, 0])
 PRIORITY = (8, struct.pack("<i", -1))
 
 
 def cuda_image() -> bytes:
-    """The probe module as an ELF file for a CUDA device. The fake driver sets the machine back."""
+    """The probe module as an ELF file for a CUDA device, with a variable. The fake driver sets the machine back."""
     image = bytearray(probe_image())
     image[18:20] = EM_CUDA.to_bytes(2, "little")
-    return bytes(image)
+    return bytes(image) + f"global {VARIABLE} {len(CONTENT)} 0\n\0".encode()
 
 
 def tiny_cuda_core(weight_bytes: int = 5 * MIB, cap: int = MIB, text: bool = False) -> TinyCore:
@@ -108,9 +108,7 @@ def tiny_cuda_core(weight_bytes: int = 5 * MIB, cap: int = MIB, text: bool = Fal
         blobs=(),
     )
     graphs = tuple(graph_of(places, rows) for rows in ROWS)
-    return TinyCore(
-        core, provenance_of(), graphs, blobs, image, name=NAME, function_attributes=FUNCTION_ATTRIBUTES
-    )
+    return TinyCore(core, provenance_of(), graphs, blobs, image, name=NAME, function_attributes=FUNCTION_ATTRIBUTES)
 
 
 def module_of(put: Callable[[bytes], str]) -> Module:

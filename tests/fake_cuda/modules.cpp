@@ -2,6 +2,7 @@
 // brings its own kernels. The other kind is text: a first line "fake-image sm_90", then one line a function, its name
 // and the place of each parameter as offset:size, then what is fixed at compile time (shared=1024 bytes, threads=128 a
 // block, cluster=2 blocks in x, must_cluster=1); its kernels do nothing. A line "global name size byte" is a variable.
+// A host kernel module may say that it is for CUDA, as cores need it; such lines, up to a null byte, then follow it.
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/mman.h>
@@ -16,6 +17,12 @@
 
 namespace fake {
 namespace {
+
+#if defined(__x86_64__)
+constexpr uint16_t kHostMachine = EM_X86_64;
+#else
+constexpr uint16_t kHostMachine = EM_AARCH64;
+#endif
 
 void add_function(Module &module, Function function) {
   const uintptr_t number = new_handle();
@@ -85,11 +92,28 @@ size_t elf_size(const char *image) {
   return header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
 }
 
+// With the lines of variables that follow a module for CUDA.
+size_t image_size(const char *image) {
+  const size_t size = elf_size(image);
+  const bool lines = reinterpret_cast<const Elf64_Ehdr *>(image)->e_machine == EM_CUDA;
+  return lines ? size + std::strlen(image + size) + 1 : size;
+}
+
 CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
   const size_t size = elf_size(image);
   // The descriptor stays open as long as the library: a reused number would name an image that is loaded already.
   module.descriptor = memfd_create("fake-cuda-image", MFD_CLOEXEC);
   if (write(module.descriptor, image, size) != static_cast<ssize_t>(size)) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (reinterpret_cast<const Elf64_Ehdr *>(image)->e_machine == EM_CUDA) {
+    if (pwrite(module.descriptor, &kHostMachine, sizeof kHostMachine, offsetof(Elf64_Ehdr, e_machine)) != 2)
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    std::istringstream lines(image + size);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      words >> line;
+      add_global(module, words);
+    }
+  }
   module.library = dlopen(("/proc/self/fd/" + std::to_string(module.descriptor)).c_str(), RTLD_NOW | RTLD_LOCAL);
   auto *table = module.library ? static_cast<const hg_module *>(dlsym(module.library, "heliograph_module")) : nullptr;
   if (!table) return CUDA_ERROR_INVALID_IMAGE;
@@ -109,7 +133,7 @@ CUresult load_data(CUmodule *out, const void *image) {
   FAKE_CONTEXT_CALL(cuModuleLoadData);
   const auto *bytes = static_cast<const char *>(image);
   std::string text = text_of(bytes);
-  if (text.empty()) text = std::memcmp(bytes, ELFMAG, SELFMAG) ? std::string(bytes) : std::string(bytes, elf_size(bytes));
+  if (text.empty()) text = std::memcmp(bytes, ELFMAG, SELFMAG) ? std::string(bytes) : std::string(bytes, image_size(bytes));
   uintptr_t number = 0;
   if (CUresult refused = load_image(context, text, 0, number); refused != CUDA_SUCCESS) return refused;
   *out = handle<CUmodule>(number);
