@@ -14,6 +14,7 @@ from torch import Tensor
 
 EXACT_MEAN, EXACT_P99, EXACT_MARGIN = 0.005, 0.02, 0.05
 REGRET_MEAN, REGRET_P99, CHANGES = 0.01, 0.3, 0.045
+CUDA_MEAN, CUDA_MARGIN = 0.12, 0.25
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Difference:
         """int8 activations, as far as it can be told without another program to compare with."""
         few = self.changed <= CHANGES * self.positions
         return self.regret_mean <= REGRET_MEAN and self.regret_p99 <= REGRET_P99 and few
+
+    @property
+    def cuda(self) -> bool:
+        """bf16 weights on CUDA."""
+        return self.mean <= CUDA_MEAN and self.overturned <= CUDA_MARGIN
 
 
 def compare(pairs: Iterable[tuple[Tensor, Tensor]]) -> Difference:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from logit_gate import CHANGES, EXACT_MARGIN, EXACT_MEAN, EXACT_P99, Difference, compare, percentile
+from logit_gate import (
+    CHANGES,
+    CUDA_MARGIN,
+    CUDA_MEAN,
+    EXACT_MARGIN,
+    EXACT_MEAN,
+    EXACT_P99,
+    Difference,
+    compare,
+    percentile,
+)
 from torch import Tensor
 
 
@@ -61,6 +71,16 @@ def test_changed_choice_is_bounded_by_the_margin_that_it_overturned(margin: floa
     assert found.overturned == pytest.approx(margin, rel=1e-3)
     assert found.regret_p99 == pytest.approx(margin, rel=1e-3)
     assert found.exact == passes
+
+
+@pytest.mark.parametrize(("scale", "passes"), [(0.98, True), (1.02, False)])
+def test_mean_and_margin_are_bounded_on_cuda(scale: float, passes: bool) -> None:
+    assert compare(shifted(logits(), CUDA_MEAN * scale)).cuda == passes
+    reference = logits()
+    reference[0][4, 8] = 3.0 - CUDA_MARGIN * scale
+    ours = [each.clone() for each in reference]
+    ours[0][4, 8] = 3.01
+    assert compare(zip(reference, ours, strict=True)).cuda == passes
 
 
 @pytest.mark.parametrize(("changed", "passes"), [(4, True), (5, False)])

@@ -14,9 +14,11 @@ from torch import Generator, Tensor
 
 from heliograph.errors import UnsupportedOpError
 from heliograph.ops import linear, paged_attention, rms_norm, rope, silu_mul
+from heliograph.ops.launch import LOWERINGS
 from heliograph.ops.linear.reference import dequantise
 from heliograph.ops.sample import LOGPROB_ERROR
 from heliograph.ops.sample.reference import Settings, uniform
+from heliograph.ops.triton_ops import OPS
 
 from . import harness
 from .harness import examples, reference, same_bytes
@@ -441,6 +443,11 @@ def test_rows_beyond_two_billion_elements_are_reached(seed: int) -> None:
     assert torch.ops.heliograph.embedding(ids, x, "f32", columns)[0].equal(x[-1])
     torch.ops.heliograph.clear_padding(x, last[:1])
     assert not x[-1].any()
+
+
+def test_every_op_has_a_triton_kernel() -> None:
+    lowered = {name.split(".")[1] for name in LOWERINGS if name.startswith("heliograph.")}
+    assert lowered == set(OPS)
 
 
 def test_kernel_files_hold_no_tuning() -> None:
