@@ -1,6 +1,6 @@
 """A decoder in plain PyTorch with a static key/value memory: captured here, replayed by a process without PyTorch.
 
-    python examples/decoder.py CORES [--device cuda] [--size small|large]
+    python examples/decoder.py CORES [--device cuda] [--size small|large] [--context N]
 
 Grouped-query attention through PyTorch's own attention (cuDNN's on CUDA), linear layers through cuBLAS, RMSNorm,
 SwiGLU, random weights. ``small`` has two layers, ``large`` 1.4 B parameters. What the caller fills for each step comes
@@ -13,7 +13,7 @@ import argparse
 import random
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -169,9 +169,19 @@ def prefill(
     return model.logits(x[0].index_select(0, last))
 
 
-def make(size: str = "small", dtype: str = "bf16") -> tuple[Decoder, CaptureSpec]:
+def sized(size: str, context: str = "") -> Size:
+    """A size by its name, with another context if one is given."""
+    return replace(SIZES[size], context=int(context)) if context else SIZES[size]
+
+
+def frequencies(size: Size) -> Tensor:
+    """Of the rotary positions: f32[head width / 2]."""
+    return 10_000.0 ** (-torch.arange(0, size.head_width, 2, dtype=torch.float32) / size.head_width)
+
+
+def make(size: str = "small", dtype: str = "bf16", context: str = "") -> tuple[Decoder, CaptureSpec]:
     """The model on the CPU, its weights random and different in every layer, and what to capture of it."""
-    shape = SIZES[size]
+    shape = sized(size, context)
     with torch.device("meta"):
         model = Decoder(shape)
     model = model.to(DTYPES[dtype]).to_empty(device="cpu").eval().requires_grad_(False)
@@ -179,9 +189,7 @@ def make(size: str = "small", dtype: str = "bf16") -> tuple[Decoder, CaptureSpec
         source = torch.Generator().manual_seed(1000 + number)
         scale = 0.1 if "norm" in name else 1.0 if "embedding" in name else weight.shape[-1] ** -0.5
         weight.normal_(1.0 if "norm" in name else 0.0, scale, generator=source)
-    width = shape.head_width
-    frequencies = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
-    model.register_buffer("frequencies", frequencies, persistent=False)
+    model.register_buffer("frequencies", frequencies(shape), persistent=False)
     return model, spec(shape, dtype)
 
 
@@ -236,8 +244,9 @@ def main() -> None:
     options.add_argument("cores", type=Path)
     options.add_argument("--device", choices=("host", "cuda"), default="host")
     options.add_argument("--size", choices=tuple(SIZES), default="small")
+    options.add_argument("--context", default="", help="tokens of a sequence; default that of the size")
     given = options.parse_args()
-    arguments = (given.size, "bf16" if given.device == "cuda" else "f32")
+    arguments = (given.size, "bf16" if given.device == "cuda" else "f32", given.context)
     again = Again(f"{Path(__file__).resolve()}:make", arguments) if given.device == "cuda" else None
     core = capture(*make(*arguments), cores=given.cores, device=given.device, again=again, consume=True)
     print(f"captured {core.name}")

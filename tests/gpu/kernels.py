@@ -80,9 +80,7 @@ def launch(
         arguments, extra = ctypes.cast(pointers, ctypes.c_void_p), None
     else:
         data, size = ctypes.create_string_buffer(buffer, len(buffer)), ctypes.c_size_t(len(buffer))
-        words = (ctypes.c_void_p * 5)(
-            BUFFER_POINTER, ctypes.addressof(data), BUFFER_SIZE, ctypes.addressof(size), END
-        )
+        words = (ctypes.c_void_p * 5)(BUFFER_POINTER, ctypes.addressof(data), BUFFER_SIZE, ctypes.addressof(size), END)
         arguments, extra = None, ctypes.cast(words, ctypes.c_void_p)
     _check(
         driver().cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, arguments, extra), "cuLaunchKernel"

@@ -97,8 +97,10 @@ class Signatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.module is None:
-            helper = "__device__ void copy(unsigned char *out, unsigned &at, const void *from, unsigned size) {" \
+            helper = (
+                "__device__ void copy(unsigned char *out, unsigned &at, const void *from, unsigned size) {"
                 " for (unsigned i = 0; i < size; ++i) out[at++] = ((const unsigned char *)from)[i]; }"
+            )
             nothing = 'extern "C" __global__ void nothing() {}'
             declared = [declaration for declaration, _, _ in TYPES.values()]
             source = "\n".join([*declared, helper, nothing, *(kernel.source for kernel in self.kernels)])
@@ -120,25 +122,23 @@ class Signatures(nn.Module):
 
 def all_signatures(count: str = "200") -> Made:
     model = Signatures(int(count))
-    entry = EntrySpec(
-        "step", ({},), {"x": TensorSpec((4,), "f32")}, lambda model, x: {"out": model(x), "echo": x * 2}
-    )
+    entry = EntrySpec("step", ({},), {"x": TensorSpec((4,), "f32")}, lambda model, x: {"out": model(x), "echo": x * 2})
     return model, CaptureSpec("signatures", (entry,))
 
 
 def expected_bytes(count: int) -> bytes:
     """What the output of ``all_signatures`` has to be."""
-    outs = [
-        b"".join(kernel.values(form)) or b"\0" for kernel in signatures(count) for form in (0, 1)
-    ]
+    outs = [b"".join(kernel.values(form)) or b"\0" for kernel in signatures(count) for form in (0, 1)]
     return b"".join(outs)
 
 
 # ---- one name in several images ------------------------------------------------------------------------------------
 def _scaling(factor: int, name: str = "scale", static: bool = False) -> str:
     linkage = "static" if static else 'extern "C"'
-    return f"{linkage} __global__ void {name}(const float *x, float *out, int n) {{" \
+    return (
+        f"{linkage} __global__ void {name}(const float *x, float *out, int n) {{"
         f" for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = {factor}.0f * x[i]; }}"
+    )
 
 
 def same_name() -> Made:
@@ -268,7 +268,8 @@ def lock() -> Made:
         if not found:
             found.extend((Module(compiled(source)), torch.zeros(1, dtype=torch.int32, device=x.device)))
         module, count = found
-        assert isinstance(module, Module) and isinstance(count, Tensor)
+        assert isinstance(module, Module)
+        assert isinstance(count, Tensor)
         params = [_pointer(x), _pointer(out), struct.pack("<i", x.numel()), _pointer(count)]
         launch(module.function("last"), params, grid=4, block=32)
 

@@ -20,6 +20,7 @@ from heliograph.capture import Recording, capture
 from heliograph.capture.again import Again
 from heliograph.capture.environment import start_in_fixed_environment
 from heliograph.capture.examples import example
+from heliograph.core.templates import KernelNode
 
 
 def plan(recording: Recording, replays: int) -> list[tuple[str, dict[str, int], dict[str, bytes]]]:
@@ -52,6 +53,24 @@ def replayed(recording: Recording, steps: list[tuple[str, dict[str, int], dict[s
     return found
 
 
+def _told(recording: Recording, node: object) -> dict[str, object]:
+    """A node for a test to look at."""
+    if not isinstance(node, KernelNode):
+        return {"name": type(node).__name__, "refs": []}
+    function = recording.kernels.functions[node.function]
+    image = recording.kernels.images[function.image]
+    names = [(ref.at, recording.buffers.all[ref.buffer].name, ref.offset) for ref in node.refs]
+    attrs = [(number, value.hex()) for number, value in node.attrs]
+    return {
+        "name": function.name,
+        "origin": image.origin,
+        "line": node.origin,
+        "refs": names,
+        "form": node.form,
+        "attrs": attrs,
+    }
+
+
 def main(line: str) -> None:
     request = json.loads(line)
     again = Again(request["factory"], tuple(request.get("arguments", ())))
@@ -65,6 +84,8 @@ def main(line: str) -> None:
             (recording.kernels.images[function.image].origin, function.name) for function in recording.kernels.functions
         ]
         said["nodes"] = {graph.name: len(graph.nodes) for graph in recording.graphs}
+        said["graphs"] = {graph.name: [_told(recording, node) for node in graph.nodes] for graph in recording.graphs}
+        said["kept"] = {role: [[at, len(data)] for at, data in kept] for role, kept in recording.kept.items()}
         said["origins"] = [graph.nodes[len(graph.nodes) // 2].origin for graph in recording.graphs]
         said["costs"] = [graph.graph.costs.device_bytes for graph in recording.graphs]
         said["regions"] = dict(recording.arena.sizes)

@@ -15,7 +15,7 @@ from heliograph.core.verify import verify
 from heliograph.runtime.load import load
 
 
-def main(core: Path, plan: Path | None) -> None:
+def main(core: Path, plan: Path | None, wanted: str = "") -> None:
     begin = time.perf_counter()
     said: dict[str, object] = {}
     digests = []
@@ -40,6 +40,9 @@ def main(core: Path, plan: Path | None) -> None:
                 size = buffer.size * (program.units if buffer.grows else 1)
                 digest.update(program._loaded.memory.read("state", buffer.offset, size))
             digests.append(digest.hexdigest())
+        if wanted:
+            entry, shape, field = json.loads(wanted)
+            said["output"] = program.read(entry, shape, field).hex()
         after = program._loaded.device.counters()
         said["after_ready"] = {name: after[name] - ready[name] for name in ("modules_loaded", "bytes_mapped")}
         said["counters"] = after
@@ -48,4 +51,4 @@ def main(core: Path, plan: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None, *sys.argv[3:])

@@ -20,10 +20,17 @@ def prepared(cores: Path, factory: str, *arguments: str, limit: int = 300, **mor
     return _last_line([sys.executable, str(HERE / "prepare.py")], json.dumps(request), limit)
 
 
+def outputs(said: dict[str, Any], entry: str, shape: dict[str, int], field: str) -> bytes:
+    """An output of a bucket as the last replay of the plan left it in a process without torch."""
+    command = [sys.executable, str(HERE / "replay.py"), str(said["core"]), str(Path(said["core"]).parent / "plan")]
+    told = _last_line([*command, json.dumps([entry, shape, field])], "", 300)
+    return bytes.fromhex(told["output"])
+
+
 def refused(cores: Path, factory: str, *arguments: str, limit: int = 300, **more: object) -> str:
     """What a capture that fails says."""
     cores.mkdir(parents=True, exist_ok=True)
-    where = f"{HERE / 'factories.py'}:{factory}"
+    where = factory if ":" in factory else f"{HERE / 'factories.py'}:{factory}"
     request = {"factory": where, "arguments": list(arguments), "cores": str(cores), **more}
     ended = _run([sys.executable, str(HERE / "prepare.py")], json.dumps(request), limit)
     assert ended.returncode != 0, ended.stdout[-2000:]
@@ -47,6 +54,9 @@ def _last_line(command: list[str], given: str, limit: int) -> dict[str, Any]:
 
 def _run(command: list[str], given: str, limit: int) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), environment.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
     return subprocess.run(
         command, input=given, capture_output=True, text=True, timeout=limit, env=environment, check=False
     )
