@@ -1,0 +1,142 @@
+"""The checker on a CUDA draft, in its own processes, through the fake driver."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fake_cuda.control import FakeCuda
+from heliograph.core.sign import scratch_key
+from heliograph.core.templates import EmptyNode, GraphTemplate, KernelNode, Node
+from heliograph.core.write import DraftWriter
+from heliograph.errors import CheckerError
+from heliograph.runtime.plan import NODE_BYTES, check_executable
+from study import PROVENANCE, Drafted, ask, check, with_results
+from tiny_core import TinyCore
+from tiny_cuda_core import tiny_cuda_core
+
+PARTS = tiny_cuda_core(weight_bytes=64 << 10)
+
+
+@pytest.fixture(autouse=True)
+def driver(fake_cuda: FakeCuda) -> FakeCuda:
+    """The checker's processes open the same fake driver."""
+    return fake_cuda
+
+
+@contextmanager
+def drafted(folder: Path, parts: TinyCore = PARTS) -> Iterator[Drafted]:
+    key = scratch_key()
+    with DraftWriter(folder) as writer:
+        for data in parts.blobs.values():
+            writer.put_blob(data)
+        slices, _ = writer.put_weights([parts.image], parts.core.weights.cap)
+        core = parts.with_core(weights=msgspec.structs.replace(parts.core.weights, slices=slices)).core
+        graphs = parts.graphs_bytes()
+        draft = writer.finish(core, PROVENANCE, graphs, key)
+        yield Drafted(draft, key, core, graphs, ())
+
+
+def planted(change: Callable[[Node], Node]) -> TinyCore:
+    def altered(graph: GraphTemplate) -> GraphTemplate:
+        return replace(graph, nodes=tuple(map(change, graph.nodes)))
+
+    return replace(PARTS, graphs=tuple(map(altered, PARTS.graphs)))
+
+
+def test_a_sound_draft_is_explored_and_confirmed(tmp_path: Path) -> None:
+    """R22, B6"""
+    with drafted(tmp_path) as made:
+        explored = check(made)
+        core = with_results(made.core, explored)
+        assert core.self_tests == made.core.self_tests  # they were right
+        made.draft.writer.finish(core, PROVENANCE, made.graphs, made.key)
+        confirmed = check(made, "confirm")
+    assert [each.outcome for each in explored.tries] == ["equal"] * 4
+    assert [each.outcome for each in confirmed.tries] == ["equal"] * 2
+    assert explored.narrowed == ()
+    counters = {each.name: (each.recorded, each.rebuilt) for each in explored.counters}
+    assert counters == {"graphs": (2, 2), "functions": (3, 3), "modules": (1, 1), "nodes": (14, 14), "edges": (12, 12)}
+    assert all(graph.same_order and graph.flags == 9 for graph in explored.graphs)
+    assert explored.peak_device_bytes >= 6 * (2 << 20)  # a page of each region
+    assert not explored.torch_loaded
+
+
+def test_scratch_that_is_read_before_it_is_written_is_found(tmp_path: Path) -> None:
+    """B4"""
+
+    def unwritten(node: Node) -> Node:
+        writes = node.origin in ("tiny/clear, tiny.py:1", "tiny/clear, tiny.py:2") or node is copies[0]
+        return EmptyNode(node.origin) if writes else node
+
+    copies = [graph.nodes[1] for graph in PARTS.graphs]
+    parts = planted(unwritten)
+    with drafted(tmp_path, parts) as made:
+        report = check(made)
+    assert {each.outcome for each in report.tries if each.pattern == "ones"} == {"different"}
+    found = {(each.role, each.offset, each.becomes, each.buffer) for each in report.narrowed}
+    assert ("scratch", 0, "constants", "scratch/copy/0/1") in found
+
+
+def test_a_kernel_that_faults_is_told_with_its_graph_and_no_node(tmp_path: Path) -> None:
+    """R26"""
+
+    def wild(node: Node) -> Node:
+        if isinstance(node, KernelNode) and node.origin == "tiny/write":
+            return replace(node, params=struct.pack("<QQ", 0x7000_0000_0000, 7), refs=())
+        return node
+
+    with drafted(tmp_path, planted(wild)) as made:
+        report = check(made)
+    (ended,) = report.tries
+    assert ended.outcome == "fault"
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in ended.fault
+    assert "in step/1, case 0, no node" in ended.fault
+
+
+def test_a_kernel_that_hangs_ends_with_the_time_limit(tmp_path: Path) -> None:
+    """The third function has the parameters of ``spin``: an address and a time."""
+    functions = tuple(
+        msgspec.structs.replace(each, name="spin") if each.name == "write" else each for each in PARTS.core.functions
+    )
+
+    def hanging(node: Node) -> Node:
+        if isinstance(node, KernelNode) and node.origin == "tiny/write":
+            return replace(node, params=node.params[:8] + struct.pack("<Q", 3_600_000_000))
+        return node
+
+    with drafted(tmp_path, planted(hanging).with_core(functions=functions)) as made:
+        report = check(made, limit=3)
+    (ended,) = report.tries
+    assert ended.outcome == "timeout"
+    assert "in step/1, case 0" in ended.fault
+
+
+def test_a_draft_for_another_device_is_an_error_on_stderr(tmp_path: Path) -> None:
+    other = PARTS.with_core(target=msgspec.structs.replace(PARTS.core.target, arch="sm_100"))
+    with drafted(tmp_path, other) as made:
+        done = ask(made)
+    assert done.returncode == 1
+    assert b"TargetError" in done.stderr
+
+
+def test_a_draft_that_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
+    with drafted(tmp_path) as made:
+        done = ask(made, memory_limit=64 << 20)
+        assert check(made, memory_limit=900 << 20).tries[0].outcome == "equal"
+    assert done.returncode == 1
+    assert b"OutOfMemoryError" in done.stderr
+    assert str(64 << 20).encode() in done.stderr
+
+
+def test_an_executable_that_takes_more_than_the_plan_is_refused() -> None:
+    nodes, rounding = 700, 2 << 20
+    check_executable("decode/1", nodes, NODE_BYTES * nodes + rounding, rounding)
+    with pytest.raises(CheckerError, match="decode/1"):
+        check_executable("decode/1", nodes, NODE_BYTES * nodes + rounding + 1, rounding)
