@@ -3,6 +3,8 @@ taken apart, as on the host."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -51,11 +53,5 @@ def _launch(
     )  # fmt: skip
 
 
-@launches(HALF)
-def launch_half(**params: object) -> None:
-    _launch(1, **params)  # type: ignore[arg-type]
-
-
-@launches(INTERLEAVED)
-def launch_interleaved(**params: object) -> None:
-    _launch(2, **params)  # type: ignore[arg-type]
+launches(HALF)(partial(_launch, 1))
+launches(INTERLEAVED)(partial(_launch, 2))

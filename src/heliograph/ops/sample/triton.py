@@ -88,6 +88,77 @@ def _mass(work, mass, vocabulary, least, TILE: tl.constexpr):
 
 
 @triton.jit
+def _total(logits, vocabulary, largest, TILE: tl.constexpr):
+    """The sum of exp(logit - largest)."""
+    sums = tl.zeros([TILE], tl.float64)
+    for start in range(0, vocabulary, TILE):
+        v = start + tl.arange(0, TILE)
+        x = _cleaned(tl.load(logits + v, mask=v < vocabulary, other=float("-inf")))
+        sums += tl.where(v < vocabulary, exp(x - largest), 0.0).to(tl.float64)
+    return tl.sum(sums, 0).to(tl.float32)
+
+
+# ---- what changes logits -------------------------------------------------------------------------------------------
+@triton.jit
+def _top_logprobs(logits, logprobs, logprob_ids, vocabulary, wanted, largest, log_total, TILE: tl.constexpr):
+    last = tl.full([], 0x7FFFFFFFFFFFFFFF, tl.int64)
+    for i in range(0, wanted):
+        last = _first_after(logits, vocabulary, last, TILE)
+        tl.store(logprobs + 1 + i, (_logit(last) - largest) - log_total)
+        tl.store(logprob_ids + i, _id(last))
+
+
+@triton.jit
+def _penalise(logits, work, counts, history, vocabulary, length, presence, frequency, repetition, TILE: tl.constexpr):
+    """Fills ``work`` with the logits, those of tokens of the history penalised; these are counted first."""
+    penalised = (length > 0) & ((presence != 0.0) | (frequency != 0.0) | (repetition != 1.0))
+    if penalised:
+        for start in range(0, vocabulary, TILE):
+            v = start + tl.arange(0, TILE)
+            tl.store(counts + v, tl.zeros([TILE], tl.int32), mask=v < vocabulary)
+        tl.debug_barrier()
+        for start in range(0, length, TILE):
+            h = start + tl.arange(0, TILE)
+            past = tl.load(history + h, mask=h < length, other=-1)
+            tl.atomic_add(counts + past, 1, mask=(past >= 0) & (past < vocabulary), sem="relaxed")
+        tl.debug_barrier()
+    for start in range(0, vocabulary, TILE):
+        v = start + tl.arange(0, TILE)
+        x = _cleaned(tl.load(logits + v, mask=v < vocabulary, other=0.0))
+        count = tl.load(counts + v, mask=(v < vocabulary) & penalised, other=0)
+        less = tl.where(x > 0.0, tl.div_rn(x, repetition), x * repetition)
+        less = less - frequency * count.to(tl.float32) - presence
+        tl.store(work + v, tl.where(count > 0, less, x), mask=v < vocabulary)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _add_bias(work, vocabulary, bias_ids, bias_values):
+    """One after the other, since a token may be named twice."""
+    for i in range(0, 32):
+        token = tl.load(bias_ids + i)
+        if (token >= 0) & (token < vocabulary):
+            tl.store(work + token, tl.load(work + token) + tl.load(bias_values + i))
+        tl.debug_barrier()
+
+
+@triton.jit
+def _apply_mask(work, vocabulary, mask, masked, TILE: tl.constexpr):
+    """Returns the place of the first token of all that are allowed."""
+    best = tl.full([TILE], _NOTHING, tl.int64)
+    for start in range(0, vocabulary, TILE):
+        v = start + tl.arange(0, TILE)
+        word = tl.load(mask + v // 32, mask=(v < vocabulary) & masked, other=-1)
+        x = tl.load(work + v, mask=v < vocabulary, other=0.0)
+        x = tl.where((word >> (v % 32)) & 1 != 0, x, float("-inf"))
+        tl.store(work + v, x, mask=v < vocabulary)
+        best = tl.maximum(best, tl.where(v < vocabulary, _place(x, v), _NOTHING))
+    tl.debug_barrier()
+    return tl.max(best, 0)
+
+
+# ---- the draw ------------------------------------------------------------------------------------------------------
+@triton.jit
 def _list_candidates(work, mass, vocabulary, largest, temperature, top_k, TILE: tl.constexpr):
     """Fills ``mass`` with exp((logit - largest) / temperature) of the tokens that top-k leaves, with 0 of others."""
     cut = tl.full([], _FINITE_KEY, tl.int64)
@@ -226,69 +297,24 @@ def sample_f32(
     if (r < real_rows(real, has_real, rows)) & (slot >= 0) & (slot < slot_count):
         tl.debug_barrier()
 
-        # logprobs, before anything is changed
         largest = _logit(_first_after(logits, vocabulary, tl.full([], 0x7FFFFFFFFFFFFFFF, tl.int64), TILE))
-        sums = tl.zeros([TILE], tl.float64)
-        for start in range(0, vocabulary, TILE):
-            v = start + tl.arange(0, TILE)
-            x = _cleaned(tl.load(logits + v, mask=v < vocabulary, other=float("-inf")))
-            sums += tl.where(v < vocabulary, exp(x - largest), 0.0).to(tl.float64)
-        log_total = tl.log(tl.sum(sums, 0).to(tl.float32))
+        log_total = tl.log(_total(logits, vocabulary, largest, TILE))
         wanted = tl.minimum(tl.minimum(tl.load(logprob_count + r), 20), vocabulary)
-        last = tl.full([], 0x7FFFFFFFFFFFFFFF, tl.int64)
-        for i in range(0, wanted):
-            last = _first_after(logits, vocabulary, last, TILE)
-            tl.store(logprobs + 1 + i, (_logit(last) - largest) - log_total)
-            tl.store(logprob_ids + i, _id(last))
+        _top_logprobs(logits, logprobs, logprob_ids, vocabulary, wanted, largest, log_total, TILE)
 
-        # penalties: tokens of the history are counted first
-        presence_r = tl.load(presence + r)
-        frequency_r = tl.load(frequency + r)
         repetition_r = tl.load(repetition + r)
         repetition_r = tl.where(repetition_r > 0.0, repetition_r, 1.0)
         length = tl.minimum(tl.maximum(tl.load(lengths + r), 0), context)
-        penalised = (length > 0) & ((presence_r != 0.0) | (frequency_r != 0.0) | (repetition_r != 1.0))
-        if penalised:
-            for start in range(0, vocabulary, TILE):
-                v = start + tl.arange(0, TILE)
-                tl.store(counts + v, tl.zeros([TILE], tl.int32), mask=v < vocabulary)
-            tl.debug_barrier()
-            for start in range(0, length, TILE):
-                h = start + tl.arange(0, TILE)
-                past = tl.load(history + slot.to(tl.int64) * context + h, mask=h < length, other=-1)
-                tl.atomic_add(counts + past, 1, mask=(past >= 0) & (past < vocabulary), sem="relaxed")
-            tl.debug_barrier()
-        for start in range(0, vocabulary, TILE):
-            v = start + tl.arange(0, TILE)
-            x = _cleaned(tl.load(logits + v, mask=v < vocabulary, other=0.0))
-            count = tl.load(counts + v, mask=(v < vocabulary) & penalised, other=0)
-            less = tl.where(x > 0.0, tl.div_rn(x, repetition_r), x * repetition_r)
-            less = less - frequency_r * count.to(tl.float32) - presence_r
-            tl.store(work + v, tl.where(count > 0, less, x), mask=v < vocabulary)
-        tl.debug_barrier()
-
-        # bias: one after the other, since a token may be named twice
-        for i in range(0, 32):
-            biased = tl.load(bias_ids + r * 32 + i)
-            if (biased >= 0) & (biased < vocabulary):
-                tl.store(work + biased, tl.load(work + biased) + tl.load(bias_values + r * 32 + i))
-            tl.debug_barrier()
-
-        # mask, and the first token of all
+        past = history + slot.to(tl.int64) * context
+        _penalise(
+            logits, work, counts, past, vocabulary, length, tl.load(presence + r), tl.load(frequency + r),
+            repetition_r, TILE,
+        )  # fmt: skip
+        _add_bias(work, vocabulary, bias_ids + r * 32, bias_values + r * 32)
         mask = tl.load(mask_index + r)
         masked = (mask >= 0) & (mask < mask_count)
-        mask_row = masks + mask.to(tl.int64) * ((vocabulary + 31) // 32)
-        best = tl.full([TILE], _NOTHING, tl.int64)
-        for start in range(0, vocabulary, TILE):
-            v = start + tl.arange(0, TILE)
-            word = tl.load(mask_row + v // 32, mask=(v < vocabulary) & masked, other=-1)
-            x = tl.load(work + v, mask=v < vocabulary, other=0.0)
-            x = tl.where((word >> (v % 32)) & 1 != 0, x, float("-inf"))
-            tl.store(work + v, x, mask=v < vocabulary)
-            best = tl.maximum(best, tl.where(v < vocabulary, _place(x, v), _NOTHING))
-        first = tl.max(best, 0)
+        first = _apply_mask(work, vocabulary, masks + mask.to(tl.int64) * ((vocabulary + 31) // 32), masked, TILE)
         token = _id(first)
-        tl.debug_barrier()
 
         temperature_r = tl.load(temperature + r)
         if (temperature_r > 0.0) & (_logit(first) > float("-inf")):
