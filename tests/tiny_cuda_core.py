@@ -55,10 +55,16 @@ PRIORITY = (8, struct.pack("<i", -1))
 
 
 def cuda_image() -> bytes:
-    """The probe module as an ELF file for a CUDA device, with a variable. The fake driver sets the machine back."""
-    image = bytearray(probe_image())
+    """The probe module with a variable."""
+    return as_cuda_image(probe_image(), f"global {VARIABLE} {len(CONTENT)} 0\n")
+
+
+def as_cuda_image(host: bytes, lines: str = "") -> bytes:
+    """A host kernel module as an ELF file for a CUDA device, followed by ``lines`` that state its variables. The fake
+    driver sets the machine back."""
+    image = bytearray(host)
     image[18:20] = EM_CUDA.to_bytes(2, "little")
-    return bytes(image) + f"global {VARIABLE} {len(CONTENT)} 0\n\0".encode()
+    return bytes(image) + lines.encode() + b"\0"
 
 
 def tiny_cuda_core(weight_bytes: int = 5 * MIB, cap: int = MIB, text: bool = False) -> TinyCore:

@@ -39,7 +39,7 @@ CUresult run_kernel(const Node &node) {
   for (uint32_t i = 0; i < function->host->pointer_count; ++i) {
     uint64_t address = 0;
     std::memcpy(&address, node.arguments[0].data() + function->host->pointer_offsets[i], sizeof address);
-    if (accessible(address, 1, false) != CUDA_SUCCESS) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (address && accessible(address, 1, false) != CUDA_SUCCESS) return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   if (function->name == "fault" && argument<Fault>(node, 0).kind) return CUDA_ERROR_ILLEGAL_INSTRUCTION;
   const uint32_t blocks = node.grid[0] * node.grid[1] * node.grid[2];
