@@ -17,6 +17,7 @@ class PinnedHandle : public Handle<PinnedMemory> {
 };
 
 void bind_cuda_device(nanobind::module_ &m, nanobind::class_<CudaDevice, Device> &device);  // what only it has
-void bind_cuda_memory(nanobind::module_ &m, nanobind::class_<CudaDevice, Device> &device);  // PinnedMemory, Pool
+void bind_cuda_memory(nanobind::module_ &m, nanobind::class_<CudaDevice, Device> &device);  // PinnedMemory, PoolArena
+void bind_cuda_images(nanobind::module_ &m);  // CudaImages
 
 }  // namespace hg

@@ -81,12 +81,12 @@ void bind_cuda_memory(nb::module_ &m, nb::class_<CudaDevice, Device> &device) {
       .def("close", &close_pinned,
            "Frees it, once copies under way are done. Idempotent; an error while views are held.");
 
-  nb::class_<PoolHandle>(m, "Pool", nb::is_weak_referenceable(),
+  nb::class_<PoolHandle>(m, "PoolArena", nb::is_weak_referenceable(),
                          "Memory of a reservation for PyTorch's pluggable allocator.\n\n"
-                         "The same calls in the same order get the same addresses: multiples of 512, the lowest free one\n"
-                         "first, 256 bytes or more apart. Memory is mapped when it is first needed, also in a stream\n"
-                         "capture, is not zeroed, and stays mapped and readable when it is freed. Keep the pool for as\n"
-                         "long as an allocator uses its functions: it ends with this object or with close().")
+                         "The same calls in the same order get the same addresses: multiples of 512, the lowest free\n"
+                         "one first, 256 bytes or more apart. Memory is mapped when it is first needed, also in a\n"
+                         "stream capture, is not zeroed, and stays mapped and readable when it is freed. Keep the\n"
+                         "pool for as long as an allocator uses its functions: it ends with this object or close().")
       .def_prop_ro("name", [](PoolHandle &self) { return self.get().name(); })
       .def_prop_ro("address", [](PoolHandle &self) { return self.get().address(); }, "Where its span begins.")
       .def_prop_ro("span", [](PoolHandle &self) { return self.get().span(); }, "Bytes of addresses.")

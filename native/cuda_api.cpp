@@ -83,22 +83,15 @@ std::shared_ptr<const CudaApi> load(const std::string &library) {
   if (!handle)
     throw Error("DriverError", doing, dlerror(), "a CUDA driver library",
                 "install the NVIDIA driver, or use the host device");
-  // The symbol's own suffix: this is the one name that cannot be asked for with a version.
-  auto lookup = reinterpret_cast<decltype(&::cuGetProcAddress)>(dlsym(handle, "cuGetProcAddress_v2"));
-  if (!lookup)
-    throw Error("DriverError", doing, "no entry point cuGetProcAddress_v2", "a driver of CUDA 12.4 or newer",
-                "update the NVIDIA driver");
   auto api = std::make_shared<CudaApi>();
   api->library = library;
+  // The symbol's own suffix: this is the one name that cannot be asked for with a version.
+  api->lookup = reinterpret_cast<decltype(&::cuGetProcAddress)>(dlsym(handle, "cuGetProcAddress_v2"));
+  if (!api->lookup)
+    throw Error("DriverError", doing, "no entry point cuGetProcAddress_v2", "a driver of CUDA 12.4 or newer",
+                "update the NVIDIA driver");
   auto resolve = [&](const char *name, int version, auto &entry) {
-    void *found = nullptr;
-    CUdriverProcAddressQueryResult status{};
-    if (lookup(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &status) != CUDA_SUCCESS || !found)
-      throw Error("DriverError", doing,
-                  std::string("no entry point ") + name +
-                      (status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT ? " of this version" : ""),
-                  std::string(name) + " of CUDA " + version_text(version) + " or newer", "update the NVIDIA driver");
-    entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(found);
+    entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(api->find(name, version));
   };
 #define HG_CUDA_RESOLVE(name, version) resolve(#name, version, api->name);
   HG_CUDA_ENTRIES(HG_CUDA_RESOLVE)
@@ -108,6 +101,17 @@ std::shared_ptr<const CudaApi> load(const std::string &library) {
 }
 
 }  // namespace
+
+void *CudaApi::find(const char *name, int version) const {
+  void *found = nullptr;
+  CUdriverProcAddressQueryResult status{};
+  if (lookup(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &status) != CUDA_SUCCESS || !found)
+    throw Error("DriverError", "opening the CUDA driver " + library,
+                std::string("no entry point ") + name +
+                    (status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT ? " of this version" : ""),
+                std::string(name) + " of CUDA " + version_text(version) + " or newer", "update the NVIDIA driver");
+  return found;
+}
 
 std::shared_ptr<const CudaApi> CudaApi::open() {
   static std::mutex mutex;

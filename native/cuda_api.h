@@ -104,6 +104,10 @@ struct CudaApi {
   HG_CUDA_ENTRIES(HG_CUDA_MEMBER)
 #undef HG_CUDA_MEMBER
   std::string library;  // what was opened: libcuda.so.1, or what HELIOGRAPH_LIBCUDA names
+  decltype(&::cuGetProcAddress) lookup = nullptr;
+
+  // An entry point, in this version; DriverError if there is none. The table holds those that every device needs.
+  void *find(const char *name, int version) const;
 
   // The table, opened on first use and shared by all devices; dropped with the last of them. DriverError if there is
   // no such library, it lacks an entry point, or it cannot be initialised.

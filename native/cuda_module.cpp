@@ -16,6 +16,7 @@ void register_cuda(nb::module_ &m) {
              "index"_a = 0);
   bind_cuda_device(m, device);
   bind_cuda_memory(m, device);
+  bind_cuda_images(m);
 }
 
 }  // namespace hg

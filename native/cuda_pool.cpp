@@ -174,7 +174,8 @@ void *CudaPool::allocate(ssize_t size, int device) noexcept {
   } catch (const Error &error) {
     error_ = error;
   } catch (const std::exception &error) {
-    error_ = Error("OutOfMemoryError", "allocating from pool " + name_, error.what(), "memory of the host", "free some");
+    error_ = Error("OutOfMemoryError", "allocating from pool " + name_, error.what(), "memory of the host",
+                   "free some of it");
   }
   return nullptr;
 }

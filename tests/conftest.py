@@ -18,7 +18,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 torch.set_num_threads(1)  # its threads spin while they wait, which starves what runs beside them
 
 ROOT = Path(__file__).parent.parent
-pytest_plugins = ["fake_cuda.fixtures"]
+pytest_plugins = ["fake_cuda.fixtures", "fake_cupti.fixtures"]
 
 
 @pytest.fixture(scope="session", autouse=True)

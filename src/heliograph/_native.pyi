@@ -466,7 +466,7 @@ class CudaDevice(Device):
     def pinned(self, size: int) -> PinnedMemory:
         """Page-locked memory of the host, in bytes."""
 
-    def pool(self, reservation: Reservation, offset: int, span: int, name: str) -> Pool:
+    def pool(self, reservation: Reservation, offset: int, span: int, name: str) -> PoolArena:
         """
         A pool over [offset, offset + span) of a reservation, of which nothing is mapped. At most 4 at a time.
         """
@@ -522,14 +522,14 @@ class PinnedMemory(Buffer):
         Frees it, once copies under way are done. Idempotent; an error while views are held.
         """
 
-class Pool:
+class PoolArena:
     """
     Memory of a reservation for PyTorch's pluggable allocator.
 
-    The same calls in the same order get the same addresses: multiples of 512, the lowest free one
-    first, 256 bytes or more apart. Memory is mapped when it is first needed, also in a stream
-    capture, is not zeroed, and stays mapped and readable when it is freed. Keep the pool for as
-    long as an allocator uses its functions: it ends with this object or with close().
+    The same calls in the same order get the same addresses: multiples of 512, the lowest free
+    one first, 256 bytes or more apart. Memory is mapped when it is first needed, also in a
+    stream capture, is not zeroed, and stays mapped and readable when it is freed. Keep the
+    pool for as long as an allocator uses its functions: it ends with this object or close().
     """
 
     @property
@@ -576,3 +576,41 @@ class Pool:
         """
         Nothing more is handed out; its memory and its functions are given back once nothing is out. Idempotent.
         """
+
+class CudaImages:
+    """
+    The kernel images that this process loads, as CUPTI hands them out, and which of them a kernel came from.
+
+    Made before the first context of the process; at most one at a time. cupti: path of
+    libcupti. The one that is mapped already is used whatever is named; else the path, else
+    HELIOGRAPH_LIBCUPTI. CaptureError: no such library; another subscriber (Nsight, cuda-gdb,
+    compute-sanitizer, a profiler).
+    """
+
+    def __init__(self, cupti: str = "") -> None: ...
+    @property
+    def cupti(self) -> str:
+        """Path of the CUPTI library that is used."""
+
+    def count(self) -> int:
+        """Images loaded so far."""
+
+    def image(self, number: int) -> bytes:
+        """The image as the driver loaded it, for the exact architecture."""
+
+    def library(self, number: int) -> str:
+        """
+        File name of the library whose code loaded it (libcublasLt.so.13, triton); empty where unknown.
+        """
+
+    def number(self, function: Function) -> int:
+        """
+        Number of the image that a function is in, by its handles. CaptureError if they lead to none, or to
+        several that differ: a name is no proof.
+        """
+
+    def number_of(self, device: CudaDevice, kernel: int = 0, function: int = 0) -> int:
+        """The same by the driver's handles, a CUkernel, a CUfunction or both."""
+
+    def close(self) -> None:
+        """Unsubscribes; what was collected stays. Idempotent."""

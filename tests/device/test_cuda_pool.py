@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import heliograph._native as native
 from fake_cuda.control import FakeCuda
-from heliograph._native import CudaDevice, Pool, Reservation
+from heliograph._native import CudaDevice, PoolArena, Reservation
 from heliograph.core.format import region_base
 from heliograph.errors import DriverError, OutOfMemoryError, UsageError
 from rigs import Rig
@@ -26,7 +26,7 @@ BASE = region_base(6, "scratch")
 class Caller:
     """What PyTorch does with a pool: it calls two C functions."""
 
-    def __init__(self, pool: Pool, device: int = 0) -> None:
+    def __init__(self, pool: PoolArena, device: int = 0) -> None:
         self.device = device
         signature = (ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
         self._alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, *signature)(pool.alloc_address)
@@ -47,7 +47,7 @@ def arena(cuda: Rig) -> Iterator[Reservation]:
     reservation.close()
 
 
-def make(cuda: Rig, arena: Reservation, name: str = "scratch", offset: int = 0, span: int = SPAN) -> Pool:
+def make(cuda: Rig, arena: Reservation, name: str = "scratch", offset: int = 0, span: int = SPAN) -> PoolArena:
     assert isinstance(cuda.device, CudaDevice)
     return cuda.device.pool(arena, offset, span, name)
 
