@@ -13,8 +13,10 @@ import argparse
 import random
 from array import array
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -185,12 +187,15 @@ def make(size: str = "small", dtype: str = "bf16", context: str = "") -> tuple[D
     with torch.device("meta"):
         model = Decoder(shape)
     model = model.to(DTYPES[dtype]).to_empty(device="cpu").eval().requires_grad_(False)
-    for number, (name, weight) in enumerate(model.named_parameters()):
-        source = torch.Generator().manual_seed(1000 + number)
-        scale = 0.1 if "norm" in name else 1.0 if "embedding" in name else weight.shape[-1] ** -0.5
-        weight.normal_(1.0 if "norm" in name else 0.0, scale, generator=source)
+    with ThreadPoolExecutor() as pool:  # each weight has a generator of its own
+        list(pool.map(fill, *zip(*model.named_parameters(), strict=True), count(1000)))
     model.register_buffer("frequencies", frequencies(shape), persistent=False)
     return model, spec(shape, dtype)
+
+
+def fill(name: str, weight: Tensor, seed: int) -> None:
+    scale = 0.1 if "norm" in name else 1.0 if "embedding" in name else weight.shape[-1] ** -0.5
+    weight.normal_(1.0 if "norm" in name else 0.0, scale, generator=torch.Generator().manual_seed(seed))
 
 
 def spec(size: Size, dtype: str) -> CaptureSpec:
@@ -228,10 +233,10 @@ def spec(size: Size, dtype: str) -> CaptureSpec:
 def example(size: Size, entry: str, bucket: Mapping[str, int], seed: int) -> Example:
     """Inputs of a bucket; the same for the same seed."""
     draw = random.Random(f"{entry} {sorted(bucket.items())} {seed}")
-    count = bucket["rows" if entry == "decode" else "tokens"]
-    columns = {"ids": [draw.randrange(size.vocabulary) for _ in range(count)]}
+    tokens = bucket["rows" if entry == "decode" else "tokens"]
+    columns = {"ids": [draw.randrange(size.vocabulary) for _ in range(tokens)]}
     if entry == "decode":
-        columns["positions"] = [draw.randrange(size.context) for _ in range(count)]
+        columns["positions"] = [draw.randrange(size.context) for _ in range(tokens)]
     else:
         columns["start"] = [draw.randrange(size.context - size.chunk + 1)]
         columns["last"] = [draw.randrange(size.chunk)]
