@@ -91,7 +91,7 @@ def test_an_image_is_one_that_can_be_loaded_again(images: CudaImages, device: Cu
 
 CALLS: dict[str, Callable[[App, ctypes.c_void_p, ctypes.c_void_p], object]] = {
     "cuKernelGetFunction": lambda app, library, kernel: app.handle("cuKernelGetFunction", kernel),
-    "cuKernelSetAttribute": lambda app, library, kernel: app.call("cuKernelSetAttribute", 8, 1024, kernel, 0),
+    "cuKernelSetAttribute": lambda app, library, kernel: app.call("cuKernelSetAttribute", 8, 64 << 10, kernel, 0),
     "cuKernelGetAttribute": lambda app, library, kernel: app.call(
         "cuKernelGetAttribute", ctypes.byref(ctypes.c_int()), 0, kernel, 0
     ),
