@@ -1,8 +1,11 @@
-"""SmolLM2 on CUDA, weights in bf16: near PyTorch in f32 and in bf16 on the GPU, and near the host device's core."""
+"""SmolLM2 on CUDA, weights in bf16: near PyTorch in f32 and in bf16 on the GPU, and near the host device's core. Its
+own core gives the bits of the model run by PyTorch, in whatever bucket."""
 
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -112,6 +115,30 @@ def test_logits_pass_the_cuda_gate_against_the_host_device(smollm2_core: Path, i
     difference = compare(pairs)
     show("CUDA against the host device", difference)
     assert difference.cuda
+
+
+@pytest.fixture(scope="module")
+def cuda_core(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cores = tmp_path_factory.mktemp("cores")
+    heliograph = [sys.executable, "-m", "heliograph"]
+    subprocess.run(
+        [*heliograph, "capture", str(smollm2), "--target", "cuda", "--cores", str(cores), "--name", "cuda"], check=True
+    )
+    return cores / "cuda"
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_core_gives_the_bits_of_the_model(cuda_core: Path, ids: Ids, ours: list[Tensor], rows: int) -> None:
+    """The model took each prompt as one chunk, uncaptured; the core takes them token by token, several at once."""
+    with verify(cuda_core, Policy.local()) as verified, load(verified) as program, Steps(program) as steps:
+        shape = program.bucket("decode", rows=rows)
+        seats = [steps.seat(row, range(1 + 3 * row, 4 + 3 * row), Sampling()) for row in range(rows)]
+        for position in range(len(ids[0])):
+            steps.decode(shape["rows"], seats, [prompt[position] for prompt in ids[:rows]], [position] * rows)
+            data = bytearray(program.read("decode", shape, "logits"))
+            found = torch.frombuffer(data, dtype=torch.float32).view(shape["rows"], -1)
+            for row in range(rows):
+                assert torch.equal(found[row], ours[row][position])
 
 
 def test_interleaved_rope_taken_for_the_other_fails_the_gate(model: Llama, ids: Ids, ours: list[Tensor]) -> None:
