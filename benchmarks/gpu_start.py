@@ -6,7 +6,7 @@ The model is examples/decoder.py: 1.4 B parameters, plain PyTorch, cuBLAS and cu
 one is given. Ours: verify, load with self-tests of the first buckets, fill a decode step's inputs, replay, read the
 result. PyTorch: import, read the same weights from a safetensors file straight to the device, run every bucket once,
 capture the same graphs, replay, read. The parent starts the clock before exec; sides alternate A B B A, page cache
-warm. Both read the same inputs and must give the same token. Nothing is barred here: bar is null. The last line is JSON.
+warm. Both read the same inputs and must give the same token. Nothing is barred: bar is null. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -87,6 +87,10 @@ void bind_cuda_device(nb::module_ &m, nb::class_<CudaDevice, Device> &device) {
       .def("pointer_info", [](const CudaDevice &self, uint64_t address) {
         return pointer_info(*self.context(), address);
       }, "address"_a, "None where the driver knows no allocation.")
+      .def("borrow_module", [](CudaDevice &self, Function &function) {
+        auto held = std::static_pointer_cast<Function>(function.shared_from_this());
+        return unlocked([&] { return self.borrow_module(held); });
+      }, "function"_a, "The module of a function, also of one that somebody else loaded and keeps.")
       .def("borrow_template", [](CudaDevice &self, uint64_t graph) {
         return TemplateHandle(unlocked([&] { return self.borrow_template(graph); }));
       }, "graph"_a,

@@ -54,6 +54,7 @@
   X(cuModuleGetGlobal, 3020)             \
   X(cuFuncGetName, 12030)                \
   X(cuFuncGetParamInfo, 12040)           \
+  X(cuFuncGetModule, 11000)              \
   X(cuFuncGetAttribute, 2020)            \
   X(cuFuncSetAttribute, 9000)            \
   X(cuKernelGetFunction, 12000)          \

@@ -98,6 +98,16 @@ void CudaDevice::set_limit(const std::string &name, uint64_t value) {
   throw Error("UsageError", doing, "a name that no limit has", "a name that limits() gives", "correct the name");
 }
 
+std::shared_ptr<Module> CudaDevice::borrow_module(const std::shared_ptr<Function> &function) {
+  const auto ours = cuda_function(function);
+  if (auto module = ours->module()) return module;
+  const std::string doing = "looking up the module of " + ours->name();
+  CudaCurrent current(*context_, doing.c_str());
+  CUmodule module = nullptr;
+  context_->check(context_->api().cuFuncGetModule(&module, ours->handle()), "cuFuncGetModule", doing.c_str());
+  return std::make_shared<CudaModule>(context_, module);
+}
+
 std::shared_ptr<Template> CudaDevice::borrow_template(uint64_t graph) {
   if (!graph)
     throw Error("UsageError", "borrowing a graph", "no graph (0)", "a CUgraph handle",

@@ -33,6 +33,8 @@ class CudaDevice final : public Device {
   void set_limit(const std::string &name, uint64_t value);
 
   std::shared_ptr<Template> borrow_template(uint64_t graph);
+  // The module of a function, also of one that somebody else loaded and keeps.
+  std::shared_ptr<Module> borrow_module(const std::shared_ptr<Function> &function);
   std::shared_ptr<Stream> borrow_stream(uint64_t stream);
   // (graph, nodes so far) of a capturing stream, (0, 0) of another.
   std::pair<uint64_t, uint64_t> capture_info(uint64_t stream) const;

@@ -42,7 +42,13 @@ CudaModule::CudaModule(std::shared_ptr<CudaContext> context, std::shared_ptr<con
   ++context_->counters.modules_live;
 }
 
+CudaModule::CudaModule(std::shared_ptr<CudaContext> context, CUmodule borrowed)
+    : context_(std::move(context)), module_(borrowed) {}
+
+std::string CudaModule::label() const { return image_ ? "image " + image_->name() : "a borrowed module"; }
+
 CudaModule::~CudaModule() {
+  if (!image_) return;
   if (CudaCurrentIfAlive current(*context_); current) context_->api().cuModuleUnload(module_);
   --context_->counters.modules_live;
 }
@@ -65,7 +71,7 @@ std::vector<std::string> CudaModule::function_names() const {
 }
 
 std::shared_ptr<Function> CudaModule::function(const std::string &name) {
-  const std::string doing = "looking up function " + name + " of image " + image_->name();
+  const std::string doing = "looking up function " + name + " of " + label();
   CudaCurrent current(*context_, doing.c_str());
   CUfunction handle = nullptr;
   context_->check(context_->api().cuModuleGetFunction(&handle, module_, name.c_str()), "cuModuleGetFunction",
@@ -77,7 +83,7 @@ std::shared_ptr<Function> CudaModule::function(const std::string &name) {
 }
 
 std::pair<uint64_t, uint64_t> CudaModule::global_address(const std::string &name) const {
-  const std::string doing = "looking up variable " + name + " of image " + image_->name();
+  const std::string doing = "looking up variable " + name + " of " + label();
   CudaCurrent current(*context_, doing.c_str());
   CUdeviceptr address = 0;
   size_t size = 0;
@@ -89,7 +95,7 @@ std::pair<uint64_t, uint64_t> CudaModule::global_address(const std::string &name
 }
 
 std::vector<uint8_t> CudaModule::read_global(const std::string &name) const {
-  const std::string doing = "reading variable " + name + " of image " + image_->name();
+  const std::string doing = "reading variable " + name + " of " + label();
   const auto [address, size] = global_address(name);
   CudaCurrent current(*context_, doing.c_str());
   std::vector<uint8_t> bytes(size);
@@ -98,7 +104,7 @@ std::vector<uint8_t> CudaModule::read_global(const std::string &name) const {
 }
 
 void CudaModule::write_global(const std::string &name, std::span<const uint8_t> data) {
-  const std::string doing = "writing variable " + name + " of image " + image_->name();
+  const std::string doing = "writing variable " + name + " of " + label();
   const auto [address, size] = global_address(name);
   if (data.size() != size)
     throw Error("ModuleError", doing, text(data.size(), " bytes"), text(size), "write the whole variable");

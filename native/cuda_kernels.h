@@ -7,6 +7,8 @@ namespace hg {
 class CudaModule final : public Module {
  public:
   CudaModule(std::shared_ptr<CudaContext> context, std::shared_ptr<const SealedImage> image);
+  // A module that somebody else loaded and keeps, for its variables.
+  CudaModule(std::shared_ptr<CudaContext> context, CUmodule borrowed);
   ~CudaModule() override;
   uint32_t abi() const override { return 0; }
   std::string family() const override { return {}; }
@@ -20,7 +22,9 @@ class CudaModule final : public Module {
 
  private:
   std::shared_ptr<CudaContext> context_;
-  std::shared_ptr<const SealedImage> image_;
+  std::string label() const;
+
+  std::shared_ptr<const SealedImage> image_;  // null: borrowed
   CUmodule module_ = nullptr;
 };
 

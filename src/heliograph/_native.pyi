@@ -442,6 +442,11 @@ class CudaDevice(Device):
     def pointer_info(self, address: int) -> PointerInfo | None:
         """None where the driver knows no allocation."""
 
+    def borrow_module(self, function: Function) -> Module:
+        """
+        The module of a function, also of one that somebody else loaded and keeps.
+        """
+
     def borrow_template(self, graph: int) -> Template:
         """
         A CUgraph that somebody else owns: whoever calls keeps it for as long as the template and its executables

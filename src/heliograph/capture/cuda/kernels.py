@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blake3 import blake3
 
-from heliograph._native import CudaImages, Function, Module
+from heliograph._native import CudaDevice, CudaImages, Function, Module
 from heliograph.capture.kernels import KernelFunction, KernelImage, Kernels
 from heliograph.core.manifest import Digest
 from heliograph.device.cubin import variables
@@ -16,8 +16,9 @@ DYNAMIC_SHARED = 8  # function attribute: most dynamic shared memory, in bytes
 class CudaKernels:
     """Numbers functions as nodes name them. Two images with the same bytes are one."""
 
-    def __init__(self, images: CudaImages) -> None:
+    def __init__(self, images: CudaImages, device: CudaDevice) -> None:
         self._images = images
+        self._device = device
         self._data: list[bytes] = []
         self._origins: list[str] = []
         self._names: list[Digest] = []
@@ -51,18 +52,18 @@ class CudaKernels:
         """The variable of a kernel image that an address lies in; None for any other address."""
         if self._variables is None:
             self._variables = [
-                (*module.global_address(each.name), f"global {each.name} of {_family(self._data[image])}")
-                for image, module in self._modules().items()
-                for each in variables(self._data[image]).named
+                (*self._module(image).global_address(each.name), f"global {each.name} of {_family(data)}")
+                for image, data in enumerate(self._data)
+                for each in variables(data).named
             ]
         for start, size, name in self._variables:
             if start <= address < start + size:
                 return name
         return None
 
-    def _modules(self) -> dict[int, Module]:
-        """A module of each image, through one of its functions."""
-        return {image: function.module for function, image in self._functions}
+    def _module(self, image: int) -> Module:
+        """The module that an image became, through one of its functions."""
+        return self._device.borrow_module(next(function for function, of in self._functions if of == image))
 
     def kernels(self) -> Kernels:
         """All that was numbered, with attributes and the contents of the images' variables as they are now."""
@@ -97,8 +98,7 @@ class CudaKernels:
                 required="variables with names, so that their contents can be restored",
                 hint="leave the op that uses this kernel out of the capture",
             )
-        module = self._modules()[number]
-        contents = tuple((each.name, module.read_global(each.name)) for each in found.named)
+        contents = tuple((each.name, self._module(number).read_global(each.name)) for each in found.named)
         return KernelImage(data, family, self._origins[number], tuple(sorted(contents)))
 
 

@@ -83,7 +83,7 @@ class CudaCapture:
         self.model, self.spec, self.session, self.tell = model, spec, session, tell
         self.buckets = [(entry, bucket) for entry in spec.entries for bucket in entry.buckets]
         self.graphs: list[CapturedGraph] = []
-        self.kernels = CudaKernels(session.images)
+        self.kernels = CudaKernels(session.images, session.device)
         self.seconds: dict[str, float] = {}
         self.kept: dict[str, Kept] = {}
         self.lasting: dict[str, tuple[Live, ...]] = {}  # PyTorch's memory that outlives a run, by role
