@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include "bind_cuda.h"
 #include "cuda_fidelity.h"
@@ -104,7 +105,8 @@ void bind_cuda_device(nb::module_ &m, nb::class_<CudaDevice, Device> &device) {
            "has been borrowed: until then it holds the functions that were launched through it.")
       .def("capture_info", &CudaDevice::capture_info, "stream"_a,
            "(CUgraph, nodes so far) of a stream that is capturing, (0, 0) of one that is not.")
-      .def("relaxed", [](const CudaDevice &self) { return Relaxed(self.context()); },
+      .def("relaxed", [](const CudaDevice &self) { return std::make_unique<Relaxed>(self.context()); },
+           nb::sig("def relaxed(self) -> RelaxedCapture"),
            "A context manager for allocations in a capture.");
 }
 
