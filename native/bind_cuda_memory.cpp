@@ -22,10 +22,14 @@ class PoolHandle {
  public:
   explicit PoolHandle(std::shared_ptr<CudaPool> pool) : pool_(std::move(pool)) {}
   PoolHandle(PoolHandle &&) noexcept = default;
-  ~PoolHandle() { close(); }
+  ~PoolHandle() {
+    if (!pool_) return;
+    nb::gil_scoped_release unlocked;
+    pool_->leave();
+    pool_.reset();
+  }
   CudaPool &get() const { return *pool_; }
   void close() {
-    if (!pool_) return;
     nb::gil_scoped_release unlocked;
     pool_->close();
   }
@@ -86,7 +90,8 @@ void bind_cuda_memory(nb::module_ &m, nb::class_<CudaDevice, Device> &device) {
                          "The same calls in the same order get the same addresses: multiples of 512, the lowest free\n"
                          "one first, 256 bytes or more apart. Memory is mapped when it is first needed, also in a\n"
                          "stream capture, is not zeroed, and stays mapped and readable when it is freed. Keep the\n"
-                         "pool for as long as an allocator uses its functions: it ends with this object or close().")
+                         "pool for as long as an allocator uses its functions. It ends with close() or with this object;\n"
+                         "in the second case its memory stays until PyTorch has given the last piece back.")
       .def_prop_ro("name", [](PoolHandle &self) { return self.get().name(); })
       .def_prop_ro("address", [](PoolHandle &self) { return self.get().address(); }, "Where its span begins.")
       .def_prop_ro("span", [](PoolHandle &self) { return self.get().span(); }, "Bytes of addresses.")
@@ -101,7 +106,8 @@ void bind_cuda_memory(nb::module_ &m, nb::class_<CudaDevice, Device> &device) {
       .def_prop_ro("error", &error_text, "What the last call that failed found, or an empty string.")
       .def("check", &check_pool, "Raises that error, if there is one: OutOfMemoryError, DriverError, UsageError.")
       .def("close", &PoolHandle::close,
-           "Nothing more is handed out; its memory and its functions are given back once nothing is out. Idempotent.");
+           "Nothing more is handed out, and its memory ends with the reservation, whoever still uses it. Pieces may\n"
+           "still be freed. Idempotent.");
 
   device
       .def("pinned", [](CudaDevice &self, uint64_t size) {

@@ -223,14 +223,17 @@ void CudaImages::Collector::leave(ThreadCalls &thread, CUpti_CallbackId call, co
 // A launch's function may be a kernel; a kernel has a library, a function a module.
 void CudaImages::Collector::complete(CallHandles &handles) const {
   const ImageCalls &calls = *calls_.load();
-  CUkernel kernel = handles.kernel ? handles.kernel : reinterpret_cast<CUkernel>(handles.function);
+  CUkernel kernel = handles.kernel;
+  if (CUmodule module = nullptr; handles.function) {
+    if (calls.cuFuncGetModule(&module, handles.function) == CUDA_SUCCESS)
+      handles.module = module;
+    else if (!kernel)
+      kernel = reinterpret_cast<CUkernel>(handles.function);
+  }
   if (CUlibrary library = nullptr; kernel && calls.cuKernelGetLibrary(&library, kernel) == CUDA_SUCCESS) {
     handles.kernel = kernel;
     handles.library = library;
   }
-  if (CUmodule module = nullptr;
-      handles.function && calls.cuFuncGetModule(&module, handles.function) == CUDA_SUCCESS)
-    handles.module = module;
 }
 
 void CudaImages::Collector::name(const CallHandles &handles, const char *call, std::span<const size_t> images) {

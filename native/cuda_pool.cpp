@@ -65,8 +65,9 @@ constexpr Pair kPairs[CudaPool::kPlaces] = {{heliograph_pool_alloc_0, heliograph
 }  // namespace
 
 CudaPool::CudaPool(std::shared_ptr<CudaReservation> reservation, uint64_t offset, uint64_t span, std::string name)
-    : reservation_(std::move(reservation)), offset_(offset), span_(span),
-      granularity_(cuda_granularity(*reservation_->context())), name_(std::move(name)), ranges_(span, kUnit, kGap) {
+    : context_(reservation->context()), address_(reservation->address() + offset), offset_(offset), span_(span),
+      granularity_(cuda_granularity(*context_)), name_(std::move(name)), reservation_(std::move(reservation)),
+      ranges_(span, kUnit, kGap) {
   if (offset % granularity_ || span % granularity_ || !span || offset > reservation_->span() ||
       span > reservation_->span() - offset)
     throw Error("UsageError", "making pool " + name_, text("offset ", offset, ", span ", span),
@@ -121,20 +122,25 @@ std::optional<Error> CudaPool::error() const {
   return error_;
 }
 
-void CudaPool::close() {
+void CudaPool::close() { end(false); }
+void CudaPool::leave() { end(true); }
+
+void CudaPool::end(bool hold) {
+  std::shared_ptr<CudaReservation> dropped;  // let go of without the lock
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
+    if (!hold) dropped = std::move(reservation_);
   }
-  leave_if_unused();
+  give_place_back();
 }
 
-void CudaPool::leave_if_unused() {
+void CudaPool::give_place_back() {
   {
     std::lock_guard lock(mutex_);
     if (!closed_ || !ranges_.empty()) return;
   }
-  std::shared_ptr<CudaPool> self;  // let go of without the lock
+  std::shared_ptr<CudaPool> self;  // likewise: it outlives the lock
   std::lock_guard lock(places().mutex);
   if (places().pools[place_].get() == this) self = std::move(places().pools[place_]);
 }
@@ -143,9 +149,9 @@ uint64_t CudaPool::take(ssize_t size, int device) {
   const std::string doing = text("allocating ", static_cast<int64_t>(size), " bytes of pool ", name_);
   if (closed_)
     throw Error("UsageError", doing, "a pool that was closed", "an open one", "close a pool last");
-  if (size <= 0 || device != reservation_->context()->device())
+  if (size <= 0 || device != context_->device())
     throw Error("UsageError", doing, text("device ", device), text("at least one byte on device ",
-                reservation_->context()->device()), "use the pool on the device that it was made for");
+                context_->device()), "use the pool on the device that it was made for");
   const auto offset = ranges_.take(static_cast<uint64_t>(size));
   if (!offset)
     throw Error("OutOfMemoryError", doing, text(span_, " bytes in all, of which ", ranges_.peak(), " were in use"),
@@ -154,8 +160,8 @@ uint64_t CudaPool::take(ssize_t size, int device) {
   const uint64_t end = (*offset + static_cast<uint64_t>(size) + granularity_ - 1) / granularity_ * granularity_;
   if (end > mapped_) {
     try {
-      CudaCurrent current(*reservation_->context(), doing.c_str());
-      CudaRelaxed relaxed(*reservation_->context());
+      CudaCurrent current(*context_, doing.c_str());
+      CudaRelaxed relaxed(*context_);
       // Not zeroed: that is a synchronous call, which breaks a capture. PyTorch expects no zeroes.
       reservation_->map(offset_ + mapped_, end - mapped_, {.exportable = false, .zeroed = false});
     } catch (...) {
@@ -189,7 +195,7 @@ void CudaPool::free(void *piece) noexcept {
       error_ = Error("UsageError", "freeing memory of pool " + name_, hex(at), "an address that the pool handed out",
                      "free each piece once, through the allocator that it came from");
   }
-  leave_if_unused();
+  give_place_back();
 }
 
 }  // namespace hg

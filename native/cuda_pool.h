@@ -1,8 +1,8 @@
 // Memory of ours handed to PyTorch's pluggable allocator: one pool a role, each behind a pair of C functions.
 //
 // PyTorch knows an allocator by two addresses without a context, so there is a fixed table of pairs, and a pool takes
-// a place in it. It keeps that place, and the memory, until it is closed and nothing of it is out: a piece given back
-// late never reaches another pool.
+// a place in it. It keeps that place until it has ended and nothing of it is out: a piece given back late never reaches
+// another pool.
 #pragma once
 #include <array>
 #include <sys/types.h>
@@ -24,7 +24,7 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   CudaPool &operator=(const CudaPool &) = delete;
 
   const std::string &name() const { return name_; }
-  uint64_t address() const { return reservation_->address() + offset_; }
+  uint64_t address() const { return address_; }
   uint64_t span() const { return span_; }
   // void *(ssize_t bytes, int device, cudaStream_t) and void (void *, ssize_t bytes, int device, cudaStream_t).
   uint64_t alloc_address() const;
@@ -34,8 +34,10 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
   std::vector<std::pair<uint64_t, uint64_t>> live() const;  // (address, bytes asked for), ascending
   std::optional<Error> error() const;                       // of the last call that failed
 
-  // From now on null is handed out. The place is free again, and the memory no longer held, once nothing is out.
+  // From now on null is handed out, and the place is free again once nothing is out. Closing lets go of the memory at
+  // once: it ends with its reservation, whoever still uses it. Leaving holds it until the last piece is given back.
   void close();
+  void leave();
 
   // What the C functions do. A failure is remembered and answered with null: nothing may be thrown through C.
   void *allocate(ssize_t size, int device) noexcept;
@@ -43,13 +45,15 @@ class CudaPool : public std::enable_shared_from_this<CudaPool> {
 
  private:
   uint64_t take(ssize_t size, int device);
-  void leave_if_unused();  // gives the place back
+  void end(bool hold);
+  void give_place_back();  // if it has ended and nothing is out
 
-  const std::shared_ptr<CudaReservation> reservation_;
-  const uint64_t offset_, span_, granularity_;
+  const std::shared_ptr<CudaContext> context_;
+  const uint64_t address_, offset_, span_, granularity_;
   const std::string name_;
   size_t place_ = 0;
   mutable std::mutex mutex_;
+  std::shared_ptr<CudaReservation> reservation_;
   Ranges ranges_;
   uint64_t mapped_ = 0;  // from the pool's begin on; never less, so that freed memory stays readable
   bool closed_ = false;

@@ -534,7 +534,8 @@ class PoolArena:
     The same calls in the same order get the same addresses: multiples of 512, the lowest free
     one first, 256 bytes or more apart. Memory is mapped when it is first needed, also in a
     stream capture, is not zeroed, and stays mapped and readable when it is freed. Keep the
-    pool for as long as an allocator uses its functions: it ends with this object or close().
+    pool for as long as an allocator uses its functions. It ends with close() or with this object;
+    in the second case its memory stays until PyTorch has given the last piece back.
     """
 
     @property
@@ -579,7 +580,8 @@ class PoolArena:
 
     def close(self) -> None:
         """
-        Nothing more is handed out; its memory and its functions are given back once nothing is out. Idempotent.
+        Nothing more is handed out, and its memory ends with the reservation, whoever still uses it. Pieces may
+        still be freed. Idempotent.
         """
 
 class CudaImages:

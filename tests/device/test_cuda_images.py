@@ -80,6 +80,36 @@ def test_two_functions_of_one_mangled_name(images: CudaImages, device: CudaDevic
     assert numbers == [images.number(m.function(name)) for m, name in zip(modules, ("only_a", "only_b"), strict=True)]
 
 
+def test_nodes_of_a_captured_graph_lead_to_the_images_of_their_kernels(
+    images: CudaImages, device: CudaDevice, app: App
+) -> None:
+    """Launched as kernels and as functions, of libraries and modules, in a graph that somebody else captured."""
+    libraries = [app.load_library(image) for image in (A, B, C)]
+    module = app.handle("cuModuleLoadData", A + b"more\n")
+    kernels = [app.kernel(library, "twin") for library in libraries]
+    launched = [
+        *kernels,
+        app.handle("cuKernelGetFunction", kernels[1]),
+        app.handle("cuModuleGetFunction", module, b"twin"),
+    ]
+    stream = app.handle("cuStreamCreate", 1)
+    app.call("cuStreamBeginCapture", stream, 1)
+    for function in launched:
+        app.launch(function, stream, ctypes.c_uint64(7), ctypes.c_uint32(1))
+    graph = ctypes.c_void_p()
+    app.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+    template = device.borrow_template(graph.value or 0)
+    functions = [node.function for node in template.nodes()]
+    found = [text(images.image(images.number(function))) for function in functions if function]
+    assert found == [A, B, C, B, A + b"more\n"]
+    del template, functions
+    app.call("cuGraphDestroy", graph)
+    app.call("cuStreamDestroy", stream)
+    app.call("cuModuleUnload", module)
+    for library in libraries:
+        app.call("cuLibraryUnload", library)
+
+
 def test_an_image_is_one_that_can_be_loaded_again(images: CudaImages, device: CudaDevice) -> None:
     module = device.load_module(SealedImage("first", IMAGE))
     image = images.image(images.number(module.function("mixed")))

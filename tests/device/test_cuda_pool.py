@@ -267,6 +267,23 @@ def test_memory_of_a_dropped_pool_stays_until_its_last_piece_is_freed(fake_cuda:
     assert fake_cuda.live()["reservations"] == 1
 
 
+def test_memory_of_a_closed_pool_ends_with_its_reservation(fake_cuda: FakeCuda, cuda: Rig) -> None:
+    """The device's memory is wanted back although PyTorch still has a piece, which it may free whenever it likes."""
+    arena = cuda.device.reserve(BASE, SPAN)
+    pool = make(cuda, arena)
+    call = Caller(pool)
+    address = call.alloc(2 * MIB)
+    in_use = fake_cuda.memory_in_use()
+    pool.close()
+    assert fake_cuda.memory_in_use() == in_use
+    arena.close()
+    assert fake_cuda.memory_in_use() == in_use - 2 * MIB
+    assert call.alloc(2 * MIB) == 0
+    call.free(address)
+    assert pool.live() == []
+    assert cuda.device.reserve(BASE, SPAN).address == BASE
+
+
 def test_threads_allocate_at_once(cuda: Rig, arena: Reservation) -> None:
     pool = make(cuda, arena)
     call = Caller(pool)

@@ -45,7 +45,7 @@ class FakeCupti:
 class App:
     """Code in this process that uses the driver itself, by entry points, with a context current in this thread."""
 
-    VERSIONS = (2000, 2010, 4000, 7000, 11000, 11060, 12000, 12030, 12050)
+    VERSIONS = (2000, 2010, 4000, 7000, 10000, 10010, 11000, 11060, 12000, 12030, 12050)
 
     def __init__(self, fake: FakeCuda) -> None:
         self._c = ctypes.CDLL(str(fake.path))
