@@ -22,9 +22,11 @@ from heliograph.core.rules.meaning import check_meaning
 from heliograph.core.verify import verify
 from heliograph.errors import CoreError, FormatError
 from tiny_core import TinyCore, tiny_core
+from tiny_cuda_core import tiny_cuda_core
 
 PARTS = tiny_core(weight_bytes=64 << 10, text=True)
 CORE = PARTS.files()["core.json"]
+CUDA = tiny_cuda_core(weight_bytes=64 << 10, text=True).files()["core.json"]
 PROVENANCE = PARTS.files()[PROVENANCE_JSON]
 
 
@@ -54,11 +56,11 @@ def both(data: bytes) -> str:
 
 
 @settings(max_examples=1500, deadline=None)
-@given(st.integers(0, len(CORE) - 1), st.integers(1, 255))
-def test_they_agree_on_every_altered_byte_of_core_json(at: int, value: int) -> None:
+@given(st.sampled_from([CORE, CUDA]), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+def test_they_agree_on_every_altered_byte_of_core_json(core: bytes, at: float, value: int) -> None:
     """M1 to M5, M30 to M53"""
-    data = bytearray(CORE)
-    data[at] ^= value
+    data = bytearray(core)
+    data[int(at * len(data))] ^= value
     both(bytes(data))
 
 
@@ -90,8 +92,7 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-PLAIN = json.loads(CORE)
-WAYS = places(PLAIN)
+WAYS = {core: places(json.loads(core)) for core in (CORE, CUDA)}
 NUMBERS = [0, 1, 2, 7, 8, 63, 64, 255, 256, 257, 4096, 1 << 20, 1 << 31, 1 << 32, (1 << 53) - 1, -1, 1 << 53]
 WORDS = ["", "..", "a/b", "weights", "scratch", "io", "host", "cuda", "f32", "u8", "0" * 64, "0x100100000000"]
 ODD = st.one_of(
@@ -106,9 +107,10 @@ ODD = st.one_of(
 @given(st.data())
 def test_they_agree_on_every_altered_value_of_core_json(draw: st.DataObject) -> None:
     """M4, M5, M30 to M53: values exchanged, doubled, taken away, made odd."""
-    plain = json.loads(CORE)
+    core = draw.draw(st.sampled_from([CORE, CUDA]))
+    plain = json.loads(core)
     for _ in range(draw.draw(st.integers(1, 2))):
-        way = draw.draw(st.sampled_from(WAYS))
+        way = draw.draw(st.sampled_from(WAYS[core]))
         place = plain
         try:
             for part in way[:-1]:
@@ -124,7 +126,9 @@ def test_they_agree_on_every_altered_value_of_core_json(draw: st.DataObject) -> 
         elif how == "double" and isinstance(place, list):
             place.append(old)
         elif how == "from elsewhere":
-            other = [value for value in (lookup(PLAIN, way) for way in WAYS) if type(value) is type(old)]
+            other = [
+                value for value in (lookup(json.loads(core), way) for way in WAYS[core]) if type(value) is type(old)
+            ]
             place[way[-1]] = draw.draw(st.sampled_from(other)) if other else None
         else:
             place[way[-1]] = draw.draw(ODD)
@@ -137,12 +141,12 @@ def lookup(value: Any, way: tuple[Any, ...]) -> Any:
     return value
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_they_agree_on_well_signed_cores_with_altered_graphs(
-    tiny: TinyCore, policy: Policy, tmp_path: Path, seed: int
-) -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_they_agree_on_well_signed_cores_with_altered_graphs(tiny: TinyCore, tmp_path: Path, seed: int) -> None:
     """M60 to M87: flipped bytes of graphs.safetensors under a fresh, valid signature."""
     generator = random.Random(seed)
+    tiny = tiny if seed % 2 else tiny_cuda_core(weight_bytes=64 << 10)
+    policy = Policy.only(tiny.key.public_bytes)
     data = tiny.graphs_bytes()
     for number in range(25):
         altered = bytearray(data)

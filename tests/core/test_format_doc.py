@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from heliograph import _native
 from heliograph.core import envelope, format, manifest
 from heliograph.core.columns import ITEM_BYTES
 from heliograph.core.format import COLUMNS
@@ -129,4 +130,22 @@ def test_every_constant_of_the_text_is_that_of_the_code() -> None:
     for layout, (items, size) in format.LAYOUTS.items():
         assert f"`{layout}` ({size} bytes for {items} elements)" in DOC
     for name in (format.CORE_JSON, format.PROVENANCE_JSON, format.SIGNATURE, format.GRAPHS, format.BLOBS):
+        assert f"`{name}`" in DOC
+
+
+def test_ids_of_cuda_are_those_that_the_driver_layer_keeps() -> None:
+    """M84, M86, M87 (B5): one table, of which the format knows what is kept."""
+    kept = {(aspect, number): size for aspect, number, _, keeps, size, _ in _native.cuda_fidelity() if keeps}
+
+    def of(aspect: str) -> dict[int, int]:
+        return {number: size for (kind, number), size in kept.items() if kind == aspect}
+
+    assert of("attribute") == format.CUDA_NODE_ATTRIBUTES
+    assert of("edge").keys() == {kind for _, kind in format.CUDA_EDGES}
+    assert of("port").keys() == {port for port, _ in format.CUDA_EDGES}
+    assert {0, *of("flag"), sum(of("flag"))} == set(format.FLAGS)
+    assert {(int(row[0]), int(row[1])) for row in tables()["attribute"]} == set(format.CUDA_NODE_ATTRIBUTES.items())
+    said = ", ".join(str(number) for number in format.CUDA_FUNCTION_ATTRIBUTES[:-1])
+    assert f"`function.attr.id` is {said} or {format.CUDA_FUNCTION_ATTRIBUTES[-1]}" in DOC
+    for name in format.CUDA_LIMITS:
         assert f"`{name}`" in DOC

@@ -37,6 +37,7 @@ from heliograph.errors import (
     UntrustedError,
 )
 from tiny_core import NAME, TinyCore, digest, tiny_core
+from tiny_cuda_core import tiny_cuda_core
 
 
 def test_a_verified_core_holds_what_was_written(tmp_path: Path) -> None:
@@ -55,8 +56,9 @@ def test_a_verified_core_holds_what_was_written(tmp_path: Path) -> None:
             verified.blob(parts.core.weights.slices[0].blob)
 
 
-def test_both_readers_describe_a_core_alike(tmp_path: Path) -> None:
-    parts = tiny_core(text=True)
+@pytest.mark.parametrize("make", [tiny_core, tiny_cuda_core])
+def test_both_readers_describe_a_core_alike(tmp_path: Path, make: Callable[..., TinyCore]) -> None:
+    parts = make(text=True)
     path = parts.write(tmp_path)
     with verify(path, Policy.only(parts.key.public_bytes)) as verified:
         described = json.loads(json.dumps(describe(verified)))
