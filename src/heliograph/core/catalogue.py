@@ -5,6 +5,7 @@ What only a CUDA device has is checked here: few values, most of them equal.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
@@ -46,35 +47,29 @@ def check_catalogue(core: Core, columns: Mapping[str, memoryview]) -> None:
 
 def check_edge_data(columns: Mapping[str, memoryview]) -> None:
     """M84: ports and types that a driver knows, and programmatic ones between kernels only."""
-    data = columns["edge.data"].cast("B").cast("Q")
-    if not any(data):
-        return
     kinds, first = columns["node.kind"].cast("B"), columns["graph.nodes"].cast("I")
     sources, targets = columns["edge.from"].cast("I"), columns["edge.to"].cast("I")
-    edges = columns["graph.edges"].cast("I")
-    for graph in range(len(first) - 1):
-        for edge in range(edges[graph], edges[graph + 1]):
-            port, target_port, kind = (data[edge] >> 8 * byte & 0xFF for byte in range(3))
-            kernels = kinds[first[graph] + sources[edge]] == 0, kinds[first[graph] + targets[edge]] == 0
-            if (
-                target_port
-                or (port, kind) not in CUDA_EDGES
-                or (port and not kernels[0])
-                or (kind and not all(kernels))
-            ):
-                raise refusal(
-                    _DOING,
-                    f"edge {edge} with ports {port} and {target_port}, type {kind}",
-                    f"port and type of {list(CUDA_EDGES)}, from a kernel; of type 1 also to a kernel",
-                    "M84",
-                )
+    graphs = columns["graph.edges"].cast("I")
+    for edge, data in enumerate(columns["edge.data"].cast("B").cast("Q")):
+        if data == 0:
+            continue
+        node = first[bisect_right(graphs, edge) - 1]  # the first of its graph
+        port, target_port, kind = (data >> 8 * byte & 0xFF for byte in range(3))
+        kernels = kinds[node + sources[edge]] == 0, kinds[node + targets[edge]] == 0
+        if target_port or (port, kind) not in CUDA_EDGES or not kernels[0] or (kind and not kernels[1]):
+            raise refusal(
+                _DOING,
+                f"edge {edge} with ports {port} and {target_port}, type {kind}",
+                f"port and type of {list(CUDA_EDGES)}, from a kernel; of type 1 also to a kernel",
+                "M84",
+            )
 
 
 def check_node_attributes(core: Core, columns: Mapping[str, memoryview]) -> None:
     """M86: known attributes of kernel nodes, their members only; an access window lies in a region."""
-    ids, values = columns["attr.id"].cast("I"), columns["attr.value"].cast("B")
-    for row, number in enumerate(ids):
-        value = bytes(values[_ATTRIBUTE * row : _ATTRIBUTE * (row + 1)])
+    values = columns["attr.value"].cast("B").tobytes()
+    rows = enumerate(columns["attr.id"].cast("I"))
+    for number, value in {(number, values[_ATTRIBUTE * row : _ATTRIBUTE * (row + 1)]) for row, number in rows}:
         used = CUDA_NODE_ATTRIBUTES.get(number)
         if used is None:
             raise refusal(_DOING, f"node attribute {number}", f"one of {list(CUDA_NODE_ATTRIBUTES)}", "M86")
