@@ -93,7 +93,8 @@ CUgraphNode add(const CudaContext &context, CUgraph graph, CUgraphNodeParams &pa
 }
 
 // The driver copies the parameters: `bytes` need only live during the call.
-CUgraphNode add_launch(const CudaContext &context, CUgraph graph, const CudaFunction &function, const KernelNode &k) {
+CUresult add_launch(const CudaContext &context, CUgraph graph, const CudaFunction &function, const KernelNode &k,
+                    CUgraphNode &added) {
   std::vector<uint8_t> bytes = k.params;
   std::vector<void *> arguments = function.arguments(bytes);  // checks the size for both forms
   size_t size = bytes.size();
@@ -104,13 +105,15 @@ CUgraphNode add_launch(const CudaContext &context, CUgraph graph, const CudaFunc
   params.type = CU_GRAPH_NODE_TYPE_KERNEL;
   params.kernel = {function.handle(), k.grid.x, k.grid.y, k.grid.z, k.block.x, k.block.y, k.block.z, k.shared_bytes,
                    one ? nullptr : arguments.data(), one ? buffer : nullptr, nullptr, nullptr};
-  return add(context, graph, params, ("adding kernel " + function.name()).c_str());
+  return context.api().cuGraphAddNode(&added, graph, nullptr, nullptr, 0, &params);
 }
 
 CUgraphNode add_kernel(const CudaContext &context, CUgraph graph, const KernelNode &k) {
   const auto function = cuda_function(k.function);
   function->allow(k);
-  const CUgraphNode node = add_launch(context, graph, *function, k);
+  CUgraphNode node = nullptr;
+  context.check(add_launch(context, graph, *function, k, node), "cuGraphAddNode",
+                ("adding kernel " + function->name()).c_str());
   for (const NodeAttribute &attribute : k.attributes) {
     CUkernelNodeAttrValue value{};
     std::memcpy(&value, attribute.value.data(), sizeof value);
@@ -264,12 +267,10 @@ CudaFunction::Plain plain_attributes(const CudaFunction &function, const KernelN
   launch.shared_bytes = 0;
   launch.form = ParamForm::array;
   CUgraphNode made = nullptr;
-  try {
-    made = add_launch(*context, graph.get(), function, launch);
-  } catch (const Error &) {
-    // A function that must not be launched plainly (a cluster size is required): all that is not zero is kept.
-    if (!context->alive()) throw;
-  }
+  const CUresult added = add_launch(*context, graph.get(), function, launch, made);
+  // A function that must not be launched plainly (a cluster size is required): then all that is not zero is kept.
+  if (added != CUDA_ERROR_INVALID_VALUE && added != CUDA_ERROR_INVALID_CLUSTER_SIZE)
+    context->check(added, "cuGraphAddNode", doing);
   CudaFunction::Plain plain;
   for (uint32_t id = 0; id < kAttributeIds; ++id) {
     if (!of_nodes(id)) continue;

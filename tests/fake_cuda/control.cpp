@@ -114,6 +114,7 @@ CONTROL void fake_reset() {
   s.hidden.clear();
   s.ignored_hints = 0;
   s.edge_fault = true;
+  capture_mode() = CU_STREAM_CAPTURE_MODE_GLOBAL;
   s.elsewhere.clear();
   s.newer_attributes.clear();
   s.missing_attributes.clear();

@@ -19,9 +19,15 @@ CUstreamCaptureMode &capture_mode() {
   return mode;
 }
 
+bool &of_somebody_else() {
+  thread_local bool value = false;
+  return value;
+}
+
 Call::Call(const char *name) : lock_(state().mutex) {
   State &s = state();
   advance();
+  if (of_somebody_else()) return;
   ++s.calls[name];
   if (!s.initialised && std::string(name) != "cuInit") refused = CUDA_ERROR_NOT_INITIALIZED;
   const auto fault = s.faults.find(name);

@@ -203,6 +203,7 @@ struct State {
 };
 State &state();
 std::vector<Context *> &current();  // this thread's stack
+bool &of_somebody_else();           // this thread's call is one of foreign.cpp
 CUstreamCaptureMode &capture_mode();  // this thread's, for calls that may break a capture
 
 // One call of the driver: takes the lock, lets time pass, counts, and injects the fault that a test asked for.
