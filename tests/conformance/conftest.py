@@ -15,12 +15,18 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+COVERS = {"host": ("host",), "cuda": ("fake-cuda", "gpu"), "fake-cuda": ("fake-cuda",)}
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test that takes ``probe`` runs on every device, but for those that it excludes."""
+    """Every test that takes ``probe`` runs on every device, but for those that it excludes; on a GPU with -m gpu."""
     if "probe" not in metafunc.fixturenames:
         return
-    excluded = {mark.args[0] for mark in metafunc.definition.iter_markers("excludes") if mark.kwargs["reason"]}
-    metafunc.parametrize("probe", [name for name in DEVICES if name not in excluded], indirect=True)
+    marks = [mark for mark in metafunc.definition.iter_markers("excludes") if mark.kwargs["reason"]]
+    excluded = {name for mark in marks for name in COVERS[mark.args[0]]}
+    names = [name for name in DEVICES if name not in excluded]
+    params = [pytest.param(name, marks=[pytest.mark.gpu] * (name == "gpu")) for name in names]
+    metafunc.parametrize("probe", params, indirect=True)
 
 
 @pytest.fixture

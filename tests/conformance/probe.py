@@ -1,14 +1,15 @@
 """A device with the probe kernels (native/host/kernels/probe.cpp) and some memory: what the conformance suite runs on.
 
 ``DEVICES`` is the list of devices; a test takes them all through the fixture ``probe``. A test that cannot run on one
-of them says so with ``@pytest.mark.excludes("fake-cuda", reason=...)``. Also imported by scripts in processes of their
-own.
+of them says so with ``@pytest.mark.excludes("cuda", reason=...)``, or "fake-cuda" where it is the fake driver that
+cannot. docs/conformance.md lists them. Also imported by scripts in processes of their own.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from heliograph._native import (
     CudaDevice,
@@ -26,6 +27,7 @@ from heliograph.device.host import kernel_image
 BASE = 0x1601_0000_0000  # between two slots of core.format
 SPAN = 1 << 30
 MAPPED = 4 << 20
+PTX = Path(__file__).parent / "probe.ptx"
 
 
 def probe_image() -> bytes:
@@ -35,9 +37,9 @@ def probe_image() -> bytes:
 class Probe:
     """The device, a module, and 4 MiB of zeroed memory that is given out piece by piece."""
 
-    def __init__(self, device: Device, base: int = BASE) -> None:
+    def __init__(self, device: Device, base: int = BASE, image: bytes | None = None) -> None:
         self.device = device
-        self.module = device.load_module(SealedImage("probe", probe_image()))
+        self.module = device.load_module(SealedImage("probe", image or probe_image()))
         self.memory: Reservation = device.reserve(base, SPAN)
         self.memory.map(0, MAPPED)
         self._used = 0
@@ -113,4 +115,8 @@ def cuda_probe() -> Probe:
     return Probe(CudaDevice())
 
 
-DEVICES: dict[str, Callable[[], Probe]] = {"host": host_probe, "fake-cuda": cuda_probe}
+def gpu_probe() -> Probe:
+    return Probe(CudaDevice(), image=PTX.read_bytes())
+
+
+DEVICES: dict[str, Callable[[], Probe]] = {"host": host_probe, "fake-cuda": cuda_probe, "gpu": gpu_probe}

@@ -101,7 +101,7 @@ def test_only_the_stream_that_began_it_ends_a_capture(probe: Probe) -> None:
         b.end_capture()
 
 
-@pytest.mark.excludes("fake-cuda", reason="a refused call invalidates a CUDA capture; the host's goes on")
+@pytest.mark.excludes("cuda", reason="a refused call invalidates a CUDA capture; the host's goes on")
 def test_what_needs_results_is_refused_while_capturing(probe: Probe) -> None:
     stream, event, cell = probe.device.create_stream(), probe.device.create_event(), probe.take()
     template = probe.device.create_template()
@@ -119,7 +119,7 @@ def test_what_needs_results_is_refused_while_capturing(probe: Probe) -> None:
     executable.close()
 
 
-@pytest.mark.excludes("fake-cuda", reason="a refused call invalidates a CUDA capture; the host's goes on")
+@pytest.mark.excludes("cuda", reason="a refused call invalidates a CUDA capture; the host's goes on")
 def test_events_of_executed_work_do_not_enter_a_capture(probe: Probe) -> None:
     a, b, cell = probe.device.create_stream(), probe.device.create_stream(), probe.take()
     outside = probe.device.create_event()
@@ -148,7 +148,7 @@ def test_a_stream_that_is_not_part_of_the_capture_runs_its_work(probe: Probe) ->
     assert probe.word(cell) == 9
 
 
-@pytest.mark.excludes("fake-cuda", reason="destroying a capturing stream is undefined on CUDA")
+@pytest.mark.excludes("cuda", reason="destroying a capturing stream is undefined on CUDA")
 def test_a_forked_stream_that_is_dropped_before_its_join_spoils_the_capture(probe: Probe) -> None:
     a, cell = probe.device.create_stream(), probe.take()
     a.begin_capture()

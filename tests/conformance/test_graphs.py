@@ -108,7 +108,7 @@ def test_edges_that_cannot_be_meant_are_refused(probe: Probe) -> None:
     assert template.add_empty(after=[0, 1]) == 2
 
 
-@pytest.mark.excludes("fake-cuda", reason="a CUDA driver checks a kernel's grid and parameters by its own rules")
+@pytest.mark.excludes("cuda", reason="a CUDA driver checks a kernel's grid and parameters by its own rules")
 def test_kernels_that_could_not_run_are_refused(probe: Probe) -> None:
     template = probe.device.create_template()
     cell = probe.take()
