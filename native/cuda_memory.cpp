@@ -50,8 +50,8 @@ CudaReservation::CudaReservation(std::shared_ptr<CudaContext> context, uint64_t 
 
 CudaReservation::~CudaReservation() {
   if (CudaCurrentIfAlive current(*context_); current) {
-    // holds: R4 tests/device/test_cuda_pinned.py::test_dropped_reservation_waits_for_its_copy
-    copies_.drain(*context_);
+    // holds: R4 tests/device/test_cuda_pinned.py::test_dropped_reservation_waits_for_kernels_and_copies
+    context_->note(await_work());
     for (const auto &[offset, mapping] : mappings_) {
       context_->api().cuMemUnmap(address_ + offset, mapping.size);
       context_->api().cuMemRelease(mapping.handle);
@@ -121,11 +121,18 @@ std::pair<CudaReservation::Mappings::iterator, CudaReservation::Mappings::iterat
   return {first, last};
 }
 
+// The driver does not say that unmapping waits for work that uses the memory.
+CUresult CudaReservation::await_work() const {
+  CudaRelaxed relaxed(*context_);
+  return context_->api().cuCtxSynchronize();
+}
+
 void CudaReservation::unmap(uint64_t offset, uint64_t size) {
   const char *doing = "unmapping device memory";
   check_range(offset, size, doing);
   CudaCurrent current(*context_, doing);
-  copies_.drain(*context_);  // holds: R4 tests/device/test_cuda_pinned.py::test_unmapping_waits_for_the_copy
+  // holds: R4 tests/device/test_cuda_pinned.py::test_unmapping_waits_for_kernels_and_copies
+  context_->check(await_work(), "cuCtxSynchronize", doing);
   std::lock_guard lock(mutex_);
   auto [at, last] = whole(offset, size, doing);
   while (at != last) {
@@ -198,7 +205,6 @@ void CudaReservation::copy_async(uint64_t offset, const PinnedMemory &host, uint
                 "copy before the capture: a graph must not read memory of the host");
   CudaCurrent current(*context_, doing);
   CudaRelaxed relaxed(*context_);  // another stream of this thread may be capturing
-  copies_.forget_done();
   host.copies().forget_done();
   auto done = std::make_shared<CudaEvent>(context_);
   copy();
@@ -206,7 +212,6 @@ void CudaReservation::copy_async(uint64_t offset, const PinnedMemory &host, uint
     context_->api().cuStreamSynchronize(on.handle());  // nothing else would tell when the copy is done
     context_->check(result, "cuEventRecord", doing);
   }
-  copies_.add(done);
   host.copies().add(done);
 }
 

@@ -15,14 +15,13 @@ class CudaReservation final : public Reservation {
  public:
   // The driver takes the address as a hint: any other answer is given back and refused (AddressTakenError).
   CudaReservation(std::shared_ptr<CudaContext> context, uint64_t address, uint64_t span);
-  ~CudaReservation() override;
+  ~CudaReservation() override;  // waits for all work of the context, as unmap() does
   uint64_t address() const override { return address_; }
   uint64_t span() const override { return span_; }
   uint64_t mapped_bytes() const override;
   void map(uint64_t offset, uint64_t size) override { map(offset, size, Backing{}); }
   void map(uint64_t offset, uint64_t size, Backing backing);
-  // The range must be made of whole earlier map() calls: the driver unmaps an allocation whole. Waits for copies that
-  // are under way.
+  // The range must be made of whole earlier map() calls: the driver unmaps an allocation whole.
   void unmap(uint64_t offset, uint64_t size) override;
   // Likewise.
   void protect(uint64_t offset, uint64_t size, bool writable) override;
@@ -45,6 +44,7 @@ class CudaReservation final : public Reservation {
   };
   using Mappings = std::map<uint64_t, Mapping>;  // by offset; they do not overlap
   void check_range(uint64_t offset, uint64_t size, const char *doing) const;
+  CUresult await_work() const;
   template <class Copy>
   void copy_async(uint64_t offset, const PinnedMemory &host, uint64_t at, uint64_t size, Stream &stream,
                   const char *doing, Copy copy);
@@ -56,7 +56,6 @@ class CudaReservation final : public Reservation {
   uint64_t address_, span_;
   mutable std::mutex mutex_;
   Mappings mappings_;
-  CopiesUnderWay copies_;
 };
 
 // The CUDA memory behind a reservation, or UsageError if it belongs to another device.

@@ -8,8 +8,8 @@ namespace hg {
 
 class CudaEvent;
 
-// Copies that were submitted and may not be done: one event each, which its stream reaches after the copy. The memory
-// that a copy reads or writes has one of these and drains it before it goes.
+// Copies that were submitted and may not be done: one event each, which its stream reaches after the copy. Pinned
+// memory drains them before it goes. (A reservation waits for its whole context, since kernels use it as well.)
 class CopiesUnderWay {
  public:
   void forget_done();

@@ -14,7 +14,7 @@ from heliograph._native import CudaDevice, PinnedMemory, Reservation
 from heliograph.core.format import region_base
 from heliograph.device.host import open_host
 from heliograph.errors import GraphStateError, HeliographError, OutOfMemoryError, UsageError
-from rigs import Rig
+from rigs import MappedPool, Rig
 
 MIB = 1 << 20
 SPAN = 64 * MIB
@@ -153,8 +153,13 @@ def test_dropped_pinned_memory_waits_for_its_copy(fake_cuda: FakeCuda, cuda: Rig
     assert fake_cuda.misuse() == ""
 
 
-def test_dropped_reservation_waits_for_its_copy(fake_cuda: FakeCuda, cuda: Rig) -> None:
+def test_dropped_reservation_waits_for_kernels_and_copies(fake_cuda: FakeCuda, cuda: Rig) -> None:
     fake_cuda.copy_time(COPY * 1000)
+    reservation = cuda.device.reserve(BASE, SPAN)
+    reservation.map(0, 2 * MIB)
+    cuda.spin(cuda.stream, COPY, MappedPool("memory", reservation, ((reservation.address, 2 * MIB),)))
+    reservation.close()
+    cuda.stream.synchronize()  # no fault
     reservation = cuda.device.reserve(BASE, SPAN)
     reservation.map(0, 2 * MIB)
     reservation.write(0, b"abcd")
@@ -165,8 +170,12 @@ def test_dropped_reservation_waits_for_its_copy(fake_cuda: FakeCuda, cuda: Rig) 
     assert fake_cuda.misuse() == ""
 
 
-def test_unmapping_waits_for_the_copy(fake_cuda: FakeCuda, cuda: Rig, memory: Reservation) -> None:
+def test_unmapping_waits_for_kernels_and_copies(fake_cuda: FakeCuda, cuda: Rig, memory: Reservation) -> None:
     fake_cuda.copy_time(COPY * 1000)
+    memory.map(8 * MIB, 2 * MIB)
+    cuda.spin(cuda.stream, COPY, MappedPool("memory", memory, ((memory.address + 8 * MIB, 2 * MIB),)))
+    memory.unmap(8 * MIB, 2 * MIB)
+    cuda.stream.synchronize()  # no fault
     memory.write(0, b"abcd")
     host = pinned(cuda)
     memory.read_async(0, host, 0, 4, cuda.stream)

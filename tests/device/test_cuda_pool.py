@@ -255,6 +255,7 @@ def test_memory_of_a_dropped_pool_stays_until_its_last_piece_is_freed(fake_cuda:
     pool = make(cuda, arena)
     call = Caller(pool)
     address = call.alloc(2 * MIB)
+    assert address
     cuda.count(cuda.stream, address)
     cuda.stream.synchronize()
     arena.close()
