@@ -74,6 +74,8 @@ void bind_images(nb::module_ &m) {
       .def_prop_ro("pointer_offsets", &offsets, nb::sig("def pointer_offsets(self) -> tuple[int, ...]"))
       .def_prop_ro("params", &params, nb::sig("def params(self) -> list[tuple[int, int]]"),
                    "(offset, size) of each parameter in bytes, as the driver states them; empty on the host.")
+      .def_prop_ro("local_bytes", &Function::local_bytes,
+                   "Local memory of a thread, in bytes: what the stack limit of the context has to allow; 0 on the host.")
       .def_prop_ro("attributes", &Function::attributes, nb::sig("def attributes(self) -> list[tuple[int, int]]"),
                    "The attributes that can be set (8, 9, 11 to 15 of the CUDA driver), as they are now on the\n"
                    "function or on its kernel, whichever is more; empty on the host.")

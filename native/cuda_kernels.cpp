@@ -140,6 +140,11 @@ int CudaFunction::get(uint32_t id) const {
   return std::max(value, shared);
 }
 
+uint64_t CudaFunction::local_bytes() const {
+  CudaCurrent current(*context_, "reading the attributes of a function");
+  return uint64_t(get(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
+}
+
 std::vector<FunctionAttribute> CudaFunction::attributes() const {
   CudaCurrent current(*context_, "reading the attributes of a function");
   std::vector<FunctionAttribute> out;

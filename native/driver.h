@@ -77,6 +77,7 @@ class Function : public std::enable_shared_from_this<Function> {
   virtual std::span<const uint32_t> pointer_offsets() const = 0;  // host only; empty on CUDA
   virtual std::vector<Param> params() const { return {}; }        // CUDA only, as the driver lays them out
   virtual std::shared_ptr<Module> module() const = 0;  // null for a function that somebody else loaded (CUDA)
+  virtual uint64_t local_bytes() const { return 0; }  // CUDA only: local memory of a thread
   // CUDA only: those attributes that can be set (8, 9, 11 to 15), as (id, value), ascending; on the host none.
   virtual std::vector<std::pair<uint32_t, int64_t>> attributes() const { return {}; }
   // Sets those that are greater than what is set; nothing is ever lowered. Before nodes are added.

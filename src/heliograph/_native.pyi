@@ -66,6 +66,12 @@ class Function:
         """
 
     @property
+    def local_bytes(self) -> int:
+        """
+        Local memory of a thread, in bytes: what the stack limit of the context has to allow; 0 on the host.
+        """
+
+    @property
     def attributes(self) -> list[tuple[int, int]]:
         """
         The attributes that can be set (8, 9, 11 to 15 of the CUDA driver), as they are now on the

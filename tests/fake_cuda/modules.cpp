@@ -2,7 +2,8 @@
 // brings its own kernels. The other kind is text: a first line "fake-image sm_90", then one line a function, its name
 // and the place of each parameter as offset:size, then what is fixed at compile time (shared=1024 bytes, threads=128 a
 // block, cluster=2 blocks in x, must_cluster=1); its kernels do nothing. A line "global name size byte" is a variable.
-// A host kernel module may say that it is for CUDA, as cores need it; such lines, up to a null byte, then follow it.
+// A host kernel module may say that it is for CUDA, as cores need it; such lines, and lines
+// "local function bytes" (of a thread), then follow it up to a null byte.
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/mman.h>
@@ -101,18 +102,14 @@ size_t image_size(const char *image) {
 
 CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
   const size_t size = elf_size(image);
+  std::string lines;
   // The descriptor stays open as long as the library: a reused number would name an image that is loaded already.
   module.descriptor = memfd_create("fake-cuda-image", MFD_CLOEXEC);
   if (write(module.descriptor, image, size) != static_cast<ssize_t>(size)) return CUDA_ERROR_OPERATING_SYSTEM;
   if (reinterpret_cast<const Elf64_Ehdr *>(image)->e_machine == EM_CUDA) {
     if (pwrite(module.descriptor, &kHostMachine, sizeof kHostMachine, offsetof(Elf64_Ehdr, e_machine)) != 2)
       return CUDA_ERROR_OPERATING_SYSTEM;
-    std::istringstream lines(image + size);
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream words(line);
-      words >> line;
-      add_global(module, words);
-    }
+    lines = image + size;
   }
   module.library = dlopen(("/proc/self/fd/" + std::to_string(module.descriptor)).c_str(), RTLD_NOW | RTLD_LOCAL);
   auto *table = module.library ? static_cast<const hg_module *>(dlsym(module.library, "heliograph_module")) : nullptr;
@@ -125,6 +122,14 @@ CUresult read_host_module(Module &module, uintptr_t number, const char *image) {
     function.params = {{0, host.param_bytes}};
     function.host = &host;
     add_function(module, std::move(function));
+  }
+  std::istringstream text(lines);
+  for (std::string line; std::getline(text, line);) {
+    std::istringstream words(line);
+    std::string name;
+    words >> line;
+    if (line == "global") add_global(module, words);
+    if (line == "local" && words >> name) words >> state().functions[module.functions[name]].attributes[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES];
   }
   return CUDA_SUCCESS;
 }
