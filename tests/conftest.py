@@ -42,8 +42,8 @@ def smollm2() -> Path:
 def smollm2_core(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2's core, captured once a run by the command that users have."""
     cores = tmp_path_factory.mktemp("cores")
-    heliograph = Path(sys.executable).parent / "heliograph"
-    subprocess.run([str(heliograph), "capture", str(smollm2), "--cores", str(cores), "--name", "smollm2"], check=True)
+    command = [sys.executable, "-m", "heliograph", "capture", str(smollm2), "--cores", str(cores), "--name", "smollm2"]
+    subprocess.run(command, check=True)
     return cores / "smollm2"
 
 

@@ -85,6 +85,8 @@ def main(line: str) -> None:
         ]
         said["nodes"] = {graph.name: len(graph.nodes) for graph in recording.graphs}
         said["graphs"] = {graph.name: [_told(recording, node) for node in graph.nodes] for graph in recording.graphs}
+        lines = [node.origin for graph in recording.graphs for node in graph.nodes]
+        said["attributed"] = sum(line != "-" for line in lines) / len(lines)
         said["kept"] = {role: [[at, len(data)] for at, data in kept] for role, kept in recording.kept.items()}
         said["origins"] = [graph.nodes[len(graph.nodes) // 2].origin for graph in recording.graphs]
         said["costs"] = [graph.graph.costs.device_bytes for graph in recording.graphs]

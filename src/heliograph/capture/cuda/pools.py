@@ -66,10 +66,15 @@ class FrameworkPool:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """What this thread allocates lies in this pool. OutOfMemoryError with what the device said, if it did."""
+        """What this thread allocates lies in this pool."""
+        with self.told(), torch.cuda.use_mem_pool(self._pool):
+            yield
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """PyTorch's running out of memory becomes OutOfMemoryError, with what the device said."""
         try:
-            with torch.cuda.use_mem_pool(self._pool):
-                yield
+            yield
         except torch.OutOfMemoryError as error:
             raise OutOfMemoryError(
                 f"running the model with its memory in the {self.name} region",

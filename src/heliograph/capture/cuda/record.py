@@ -7,6 +7,7 @@ bucket is captured; memory that outlives a run may not come, go or move from the
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -106,6 +107,7 @@ class CudaCapture:
                 for done, (entry, bucket) in enumerate(self.buckets):
                     self.tell(f"capturing {graph_name(entry, bucket)}", done, len(self.buckets))
                     self._capture(entry, bucket, retain, flags)
+                    gc.collect()  # the collector is held off; what it would have freed must not be taken for kept
             for pool in (self.persistent, self.scratch):
                 check_unmoved(pool, self.lasting[pool.name], "capturing")
 
@@ -119,6 +121,7 @@ class CudaCapture:
                     self.tell(f"running {graph_name(entry, bucket)}", done, len(buckets))
                     self.walk.prepare(entry, bucket)
                     self.walk.run(entry, bucket)
+                    gc.collect()
                 self.stream.synchronize()
         self.lasting = {pool.name: pool.live() for pool in (self.persistent, self.scratch)}
         self._refuse_written(versions)
@@ -150,7 +153,7 @@ class CudaCapture:
                 run_model(lambda: self.walk.run(entry, bucket))
             counter.close()
 
-        with self.scratch.used():
+        with self.scratch.told():
             record_export_graph(
                 run,
                 stream=capture,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 import torch
+import torch._dynamo  # PyTorch would import it within the first capture, and leave frames behind that hold tensors
 
 from heliograph._native import CudaImages, Reservation
 from heliograph.capture.environment import FIXED
