@@ -130,6 +130,7 @@ Node CudaTemplate::read(CUgraphNode handle, CUgraphNodeType type) const {
   Node node = read_node(context_, handle, type);
   if (node.kind == NodeKind::kernel) {
     const auto function = cuda_function(node.kernel.function);
+    // holds: R4 tests/device/test_cuda_flatten.py::test_functions_of_ours_keep_their_module_in_a_borrowed_graph
     functions_.emplace(function->handle(), function);
   }
   return node;

@@ -128,11 +128,13 @@ CudaFunction::CudaFunction(std::shared_ptr<CudaContext> context, std::shared_ptr
   }
 }
 
-int CudaFunction::get(uint32_t id) const {
+std::optional<int> CudaFunction::get(uint32_t id) const {
   const std::string doing = text("reading attribute ", id, " of function ", name_);
   const auto attribute = static_cast<CUfunction_attribute>(id);
   int value = 0, shared = 0;
-  context_->check(context_->api().cuFuncGetAttribute(&value, attribute, handle_), "cuFuncGetAttribute", doing.c_str());
+  const CUresult result = context_->api().cuFuncGetAttribute(&value, attribute, handle_);
+  if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) return std::nullopt;
+  context_->check(result, "cuFuncGetAttribute", doing.c_str());
   const CUkernel kernel = kernel_;
   if (!kernel) return value;
   context_->check(context_->api().cuKernelGetAttribute(&shared, attribute, kernel, context_->device()),
@@ -148,7 +150,8 @@ uint64_t CudaFunction::local_bytes() const {
 std::vector<FunctionAttribute> CudaFunction::attributes() const {
   CudaCurrent current(*context_, "reading the attributes of a function");
   std::vector<FunctionAttribute> out;
-  for (uint32_t id : kSettable) out.emplace_back(id, get(id));
+  for (uint32_t id : kSettable)
+    if (const auto value = get(id)) out.emplace_back(id, *value);
   return out;
 }
 

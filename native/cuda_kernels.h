@@ -67,7 +67,7 @@ class CudaFunction final : public Function {
   std::shared_ptr<const Plain> plain(const KernelNode &like, CUgraphNode node) const;
 
  private:
-  int get(uint32_t id) const;
+  std::optional<int> get(uint32_t id) const;  // nothing where this driver or device does not have it
   void raise(uint32_t id, int64_t value);
 
   std::shared_ptr<CudaContext> context_;
