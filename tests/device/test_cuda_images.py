@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import random
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -249,6 +251,39 @@ def test_two_images_that_a_call_cannot_tell_apart_are_refused(
     assert "2 different images" in refused.value.found
     assert of(images, device, app.kernel(library, "only_a")) == A
     app.call("cuLibraryUnload", library)
+
+
+def test_one_image_loaded_twice_is_no_doubt(
+    fake_cuda: FakeCuda, images: CudaImages, device: CudaDevice, app: App
+) -> None:
+    """As for two devices."""
+    library = app.load_library(A)
+    kernel = app.kernel(library, "twin")
+    fake_cuda.load_inside("cuKernelGetFunction", A)
+    app.handle("cuKernelGetFunction", kernel)
+    assert images.count() == 2
+    assert of(images, device, kernel) == A
+    app.call("cuLibraryUnload", library)
+
+
+def test_a_damaged_image_is_kept_as_it_is_and_read_no_further(
+    fake_cupti: FakeCupti, images: CudaImages, device: CudaDevice
+) -> None:
+    """Its functions are looked up by handle all the same; where its sections lie outside, nothing is read."""
+    whole = images.image(images.number(device.load_module(SealedImage("whole", A)).function("twin")))
+    draw = random.Random(4)
+    for step in range(300):
+        data = bytearray(whole[: draw.randrange(1, len(whole) + 1)] if step % 2 else whole)
+        for _ in range(draw.randrange(4)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        if step % 3 == 0 and len(data) >= 64:
+            at = draw.choice((40, 58, 60, 62))  # where the sections are, their size, number and names
+            data[at : at + 2] = draw.randbytes(2)
+        fake_cupti.replace_image(bytes(data))
+        module = device.load_module(SealedImage("damaged", A))
+        assert images.image(images.count() - 1) == data
+        with suppress(CaptureError):  # it may say that it has no such function
+            assert images.number(module.function("twin")) == images.count() - 1
 
 
 def test_a_kernel_whose_image_was_not_seen_is_refused_although_its_name_was(

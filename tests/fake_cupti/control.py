@@ -34,6 +34,10 @@ class FakeCupti:
         """As under Nsight: another is subscribed."""
         self._c.fake_cupti_tool(1)
 
+    def replace_image(self, data: bytes) -> None:
+        """What is handed out as the next image."""
+        self._c.fake_cupti_replace(data, ctypes.c_size_t(len(data)))
+
     def subscribed(self) -> bool:
         return bool(self._c.fake_cupti_subscribed())
 

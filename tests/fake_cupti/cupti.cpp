@@ -38,6 +38,7 @@ CUpti_Subscriber_st *subscriber = nullptr;
 bool foreign = false;  // a tool is subscribed
 std::map<std::string, CUptiResult> faults;
 std::atomic<int> told{0};
+std::string replaced;  // the bytes handed out as the next image; empty: the image
 
 void tell(CUpti_CallbackDomain domain, CUpti_CallbackId id, const void *data) {
   CUpti_CallbackFunc callback = nullptr;
@@ -63,7 +64,9 @@ void on_api(bool enter, uint32_t id, const char *name, const void *params, CUres
 }
 
 void on_module(bool loaded, uint32_t id, const char *image, size_t size) {
-  CUpti_ModuleResourceData module{id, size, image};
+  std::string bytes(image ? image : "", size);
+  if (loaded && !replaced.empty()) bytes = std::exchange(replaced, {});
+  CUpti_ModuleResourceData module{id, bytes.size(), bytes.data()};
   CUpti_ResourceData data{};
   data.resourceDescriptor = &module;
   tell(CUPTI_CB_DOMAIN_RESOURCE,
@@ -143,9 +146,11 @@ CONTROL void fake_cupti_reset() {
   delete std::exchange(subscriber, nullptr);
   foreign = false;
   faults.clear();
+  replaced.clear();
   told = 0;
 }
 CONTROL void fake_cupti_fail(const char *call, int code) { faults[call] = static_cast<CUptiResult>(code); }
 CONTROL void fake_cupti_tool(int present) { foreign = present != 0; }
+CONTROL void fake_cupti_replace(const char *bytes, size_t size) { replaced.assign(bytes, size); }
 CONTROL int fake_cupti_subscribed() { return subscriber != nullptr; }
 CONTROL int fake_cupti_told() { return told; }
