@@ -55,13 +55,13 @@ PRIORITY = (8, struct.pack("<i", -1))
 
 
 def cuda_image() -> bytes:
-    """The probe module with a variable."""
-    return as_cuda_image(probe_image(), f"global {VARIABLE} {len(CONTENT)} 0\n")
+    """The probe module with a variable, and a function that takes local memory."""
+    return as_cuda_image(probe_image(), f"global {VARIABLE} {len(CONTENT)} 0\nlocal add {STACK}\n")
 
 
 def as_cuda_image(host: bytes, lines: str = "") -> bytes:
-    """A host kernel module as an ELF file for a CUDA device, followed by ``lines`` that state its variables. The fake
-    driver sets the machine back."""
+    """A host kernel module as an ELF file for a CUDA device, followed by ``lines`` that state its variables and what
+    local memory its functions take. The fake driver sets the machine back."""
     image = bytearray(host)
     image[18:20] = EM_CUDA.to_bytes(2, "little")
     return bytes(image) + lines.encode() + b"\0"
@@ -202,6 +202,6 @@ def self_test_of(put: Callable[[bytes], str], number: int) -> SelfTest:
 
 
 def without_extras(parts: TinyCore) -> TinyCore:
-    """The same core with nothing that needs more than launches: no variable, no limit, no attributes."""
+    """The same core without variables and function attributes."""
     modules = tuple(msgspec.structs.replace(module, globals=()) for module in parts.core.modules)
-    return replace(parts.with_core(modules=modules, limits=()), function_attributes=())
+    return replace(parts.with_core(modules=modules), function_attributes=())

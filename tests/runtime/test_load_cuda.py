@@ -24,6 +24,7 @@ from heliograph.core.manifest import SelfTest
 from heliograph.core.policy import Policy
 from heliograph.core.templates import GraphTemplate, KernelNode
 from heliograph.core.verify import VerifiedCore, verify
+from heliograph.device.cuda import context_limits
 from heliograph.errors import (
     AddressTakenError,
     DeviceError,
@@ -244,6 +245,20 @@ def test_limits_are_set_before_the_first_module_and_never_lowered(cores: Cores, 
     fake_cuda.heal("cuLibraryLoadData")
     cores.open.append(load(cores.verified(), device=device))
     assert device.limits()["stack"] == 2 * STACK
+
+
+def test_a_function_that_takes_more_local_memory_than_the_limit_is_refused(cores: Cores) -> None:
+    """It would take memory of the device when it first runs. The twin is every other load."""
+    with pytest.raises(ModuleError, match=f"{STACK} bytes of local memory"):
+        cores.load(altered(PARTS, limits=(("stack", STACK - 16),)))
+    device = CudaDevice()
+    cores.open.append(device)
+    functions = load(cores.verified(), device=device)._loaded.catalogue.functions
+    assert [function.local_bytes for function in functions] == [0, STACK, 0]
+    device.set_limit("stack", 16)
+    limits = context_limits(device, functions)
+    assert limits == tuple(sorted(limits))
+    assert dict(limits)["stack"] == STACK
 
 
 def test_variables_of_modules_are_restored(cores: Cores) -> None:
@@ -536,7 +551,8 @@ def test_a_closed_program_refuses_every_call(cores: Cores, name: str) -> None:
         STATES[name](program)
 
 
-def test_a_core_without_weights_and_extras_loads(cores: Cores) -> None:
-    program = cores.load(without_extras(tiny_cuda_core(weight_bytes=0)))
+def test_a_core_without_weights_variables_and_attributes_loads(cores: Cores) -> None:
+    plain = tiny_cuda_core(weight_bytes=0)
+    program = cores.load(without_extras(plain))
     assert run(program, 1, 2, 3, 4)[0] == floats(1, 2, 3, 4)
-    assert program.core.limits == ()
+    assert program.core.modules[0].globals == ()

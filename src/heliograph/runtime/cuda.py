@@ -3,7 +3,7 @@ the device's memory is spoken for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from heliograph._native import CudaDevice, Function, Module
@@ -17,7 +17,6 @@ from heliograph.runtime.staging import staging_threads
 
 RESIDENT_THREADS: Final = 2048  # of a multiprocessor, the most of any architecture
 ROUNDING: Final = 16 << 20  # the driver takes memory for executables in pieces, and several share one
-MAX_SHARED: Final = 8  # the function attribute: bytes of dynamic shared memory that a launch may ask for
 
 
 def set_limits(device: CudaDevice, core: Core) -> None:
@@ -57,21 +56,24 @@ def restore_globals(modules: Sequence[Module], verified: VerifiedCore) -> None:
 
 
 def raise_attributes(functions: Sequence[Function], columns: Mapping[str, memoryview]) -> None:
-    """Attributes of functions as they were at capture, and shared memory as much as any launch asks for: libraries set
-    it on another handle of the same function, and some launch with more than either says."""
+    """Attributes of functions as they were at capture, before nodes are added."""
     first = columns["function.attrs"].cast("B").cast("I")
     ids, values = columns["function.attr.id"].cast("B").cast("I"), columns["function.attr.value"].cast("B").cast("q")
-    most = dict(_launched(columns))
     for number, function in enumerate(functions):
         rows = range(first[number], first[number + 1])
-        wanted = {ids[row]: values[row] for row in rows}
-        if most.get(number, 0) > wanted.get(MAX_SHARED, 0):
-            wanted[MAX_SHARED] = most[number]
-        if wanted:
-            function.raise_attributes(sorted(wanted.items()))
+        if rows:
+            function.raise_attributes([(ids[row], values[row]) for row in rows])
 
 
-def _launched(columns: Mapping[str, memoryview]) -> Iterator[tuple[int, int]]:
-    """Functions with the dynamic shared memory of their launches, the largest of each last."""
-    function, shared = columns["kernel.function"].cast("B").cast("I"), columns["kernel.shared"].cast("B").cast("I")
-    yield from sorted(set(zip(function, shared, strict=True)))
+def check_local_memory(device: CudaDevice, functions: Sequence[Function]) -> None:
+    """ModuleError if a function takes more local memory than the stack limit, which is what the plan counted on: the
+    driver would take the rest when the function first runs."""
+    limit = device.limits().get("stack", 0)
+    for function in functions:
+        if function.local_bytes > limit:
+            raise ModuleError(
+                f"looking up kernel {function.name}",
+                found=f"{function.local_bytes} bytes of local memory for each thread",
+                required=f"at most {limit}, the stack limit that the core states",
+                hint="capture the core again: its limits have to hold what its functions take",
+            )

@@ -191,9 +191,10 @@ def load_functions(device: Device, verified: VerifiedCore) -> list[Function]:
         _expect(doing, "bytes of parameters", function.param_bytes, stated.param_bytes)
         _expect(doing, "pointers", tuple(function.pointer_offsets), stated.pointers)
         functions.append(function)
-    if device.kind == "cuda":
-        from heliograph.runtime.cuda import raise_attributes, restore_globals  # noqa: PLC0415 - as above
+    if isinstance(device, CudaDevice):
+        from heliograph.runtime.cuda import check_local_memory, raise_attributes, restore_globals  # noqa: PLC0415
 
+        check_local_memory(device, functions)
         restore_globals(modules, verified)
         raise_attributes(functions, verified.columns)
     return functions

@@ -65,6 +65,11 @@ class CudaKernels:
         """The module that an image became, through one of its functions."""
         return self._device.borrow_module(next(function for function, of in self._functions if of == image))
 
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that were numbered, in order."""
+        return tuple(function for function, _ in self._functions)
+
     def kernels(self) -> Kernels:
         """All that was numbered, with attributes and the contents of the images' variables as they are now."""
         images = tuple(self._kernel_image(number) for number in range(len(self._data)))

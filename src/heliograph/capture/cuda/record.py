@@ -40,6 +40,7 @@ from heliograph.core.format import BUFFER_ALIGNMENT, region_base
 from heliograph.core.layout import align
 from heliograph.core.manifest import Target
 from heliograph.core.manifest import Tensor as StoredTensor
+from heliograph.device.cuda import context_limits
 from heliograph.device.graph import Graph
 from heliograph.errors import CaptureError
 
@@ -268,7 +269,7 @@ class CudaCapture:
             retain,
             export_manifest(device, graphs, arena),
             self.kept,
-            limits=tuple(sorted(device.limits().items())),
+            limits=context_limits(device, self.kernels.functions),
             closing=self.close,
         )
 
