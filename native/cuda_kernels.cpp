@@ -144,7 +144,7 @@ std::optional<int> CudaFunction::get(uint32_t id) const {
 
 uint64_t CudaFunction::local_bytes() const {
   CudaCurrent current(*context_, "reading the attributes of a function");
-  return uint64_t(get(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
+  return static_cast<uint64_t>(get(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES).value_or(0));
 }
 
 std::vector<FunctionAttribute> CudaFunction::attributes() const {

@@ -41,8 +41,8 @@ class CudaFunction final : public Function {
   std::span<const uint32_t> pointer_offsets() const override { return {}; }
   std::vector<Param> params() const override { return params_; }
   std::shared_ptr<Module> module() const override { return module_; }
-  // What is set on the function, or on the kernel if that is more: cuDNN and cuBLAS set limits on the kernel only.
   uint64_t local_bytes() const override;
+  // What is set on the function, or on the kernel if that is more: cuDNN and cuBLAS set limits on the kernel only.
   std::vector<FunctionAttribute> attributes() const override;
   void raise_attributes(std::span<const FunctionAttribute> attributes) override;
 
