@@ -182,7 +182,8 @@ def test_every_call_may_fail_and_leaves_nothing(fake_cuda: FakeCuda) -> None:
             gc.collect()
             assert fake_cuda.live() == {}, where
             assert fake_cuda.misuse() == "", where
-    assert untold - QUIET == {"cuEventQuery"}  # asked of launches in flight: asked again later
+    # The first is asked of launches in flight, and again later; the second also where memory goes that nobody uses.
+    assert untold - QUIET <= {"cuEventQuery", "cuCtxSynchronize"}
 
 
 @pytest.mark.parametrize(
