@@ -39,6 +39,9 @@ class CudaContext {
   bool alive() const;
   // Throws the error for a failed call. A fatal code marks the context dead.
   void check(CUresult result, const char *call, const char *doing) const;
+  // Waits for the default stream: copies from pageable memory and fills return while they are under way there, and no
+  // other stream of ours waits for it.
+  void settle(const char *doing) const { check(api_->cuStreamSynchronize(nullptr), "cuStreamSynchronize", doing); }
   // Notes a result where nothing can be thrown.
   void note(CUresult result) const;
   // The device was closed: what was created may still be destroyed, everything else is refused.

@@ -110,6 +110,7 @@ void CudaModule::write_global(const std::string &name, std::span<const uint8_t> 
     throw Error("ModuleError", doing, text(data.size(), " bytes"), text(size), "write the whole variable");
   CudaCurrent current(*context_, doing.c_str());
   context_->check(context_->api().cuMemcpyHtoD(address, data.data(), size), "cuMemcpyHtoD", doing.c_str());
+  context_->settle(doing.c_str());
 }
 
 CudaFunction::CudaFunction(std::shared_ptr<CudaContext> context, std::shared_ptr<CudaModule> module, CUfunction handle,

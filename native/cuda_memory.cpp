@@ -96,7 +96,10 @@ void CudaReservation::map(uint64_t offset, uint64_t size, Backing backing) {
     context_->check(api.cuMemMap(address_ + offset, size, 0, handle, 0), "cuMemMap", doing);
     try {
       set_access(offset, size, true, doing);
-      if (backing.zeroed) context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
+      if (backing.zeroed) {
+        context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
+        context_->settle(doing);
+      }
     } catch (const Error &) {
       api.cuMemUnmap(address_ + offset, size);
       throw;
@@ -174,6 +177,7 @@ void CudaReservation::write(uint64_t offset, const void *from, size_t size) {
   check_range(offset, size, doing);
   CudaCurrent current(*context_, doing);
   context_->check(context_->api().cuMemcpyHtoD(address_ + offset, from, size), "cuMemcpyHtoD", doing);
+  context_->settle(doing);  // holds: R25 tests/device/test_cuda_driver.py::test_what_is_launched_next_sees_what_was_written
 }
 
 void CudaReservation::read(uint64_t offset, void *to, size_t size) {
@@ -188,6 +192,7 @@ void CudaReservation::fill(uint64_t offset, uint8_t value, uint64_t size) {
   check_range(offset, size, doing);
   CudaCurrent current(*context_, doing);
   context_->check(context_->api().cuMemsetD8(address_ + offset, value, size), "cuMemsetD8", doing);
+  context_->settle(doing);  // holds: R25 tests/device/test_cuda_driver.py::test_what_is_launched_next_sees_what_was_written
 }
 
 template <class Copy>

@@ -182,6 +182,22 @@ def test_range_outside_the_reservation_is_refused(cuda: Rig) -> None:
     assert owner.read(0, 8) == bytes(8)
 
 
+def test_what_is_launched_next_sees_what_was_written(fake_cuda: FakeCuda, cuda: Rig) -> None:
+    """Copies from pageable memory and fills are on their way when the driver's call returns, on the default stream,
+    which other streams do not wait for."""
+    fake_cuda.copy_time(50_000)
+    region, stream, address = cuda.pool.owner, cuda.stream, cuda.pool.address
+    assert region is not None
+    region.write(0, b"\7" * 64)
+    stream.memcpy(address + 256, address, 64)
+    stream.synchronize()
+    assert region.read(256, 64) == b"\7" * 64
+    region.fill(0, 9, 64)
+    stream.memcpy(address + 256, address, 64)
+    stream.synchronize()
+    assert region.read(256, 64) == b"\x09" * 64
+
+
 # ---- modules and parameters ----
 
 

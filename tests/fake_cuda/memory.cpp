@@ -144,11 +144,24 @@ CUDA_ENTRY cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDes
   return CUDA_SUCCESS;
 }
 
+// Work of the default stream: done at once, or a copy's time later, whoever waits for it.
+static void legacy(Context *context, std::function<void()> effect) {
+  if (state().copy_time.count() == 0) return effect();
+  context->legacy = enqueue(context, context->legacy, state().copy_time, [effect = std::move(effect)] {
+    effect();
+    return CUDA_SUCCESS;
+  });
+}
+
 CUDA_ENTRY cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size) {
   FAKE_CONTEXT_CALL(cuMemcpyHtoD);
   if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
   if (accessible(to, size, true) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(reinterpret_cast<void *>(to), from, size);
+  // From pageable memory the call returns when the bytes are on their way: the default stream has them later.
+  const auto *begin = static_cast<const uint8_t *>(from);
+  legacy(context, [to, bytes = std::vector<uint8_t>(begin, begin + size)] {
+    std::memcpy(reinterpret_cast<void *>(to), bytes.data(), bytes.size());
+  });
   return CUDA_SUCCESS;
 }
 
@@ -156,6 +169,7 @@ CUDA_ENTRY cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
   FAKE_CONTEXT_CALL(cuMemcpyDtoH);
   if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
   if (accessible(from, size, false) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult failed = wait_until(context, context->legacy); failed != CUDA_SUCCESS) return failed;
   std::memcpy(to, reinterpret_cast<const void *>(from), size);
   return CUDA_SUCCESS;
 }
@@ -164,10 +178,12 @@ CUDA_ENTRY cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t size) {
   FAKE_CONTEXT_CALL(cuMemsetD8);
   if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
   if (accessible(to, size, true) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
-  if (value == 0 && size >= kGranularity && size % 4096 == 0)
-    madvise(reinterpret_cast<void *>(to), size, MADV_DONTNEED);  // zero pages, however large
-  else
-    std::memset(reinterpret_cast<void *>(to), value, size);
+  legacy(context, [to, value, size] {
+    if (value == 0 && size >= kGranularity && size % 4096 == 0)
+      madvise(reinterpret_cast<void *>(to), size, MADV_DONTNEED);  // zero pages, however large
+    else
+      std::memset(reinterpret_cast<void *>(to), value, size);
+  });
   return CUDA_SUCCESS;
 }
 

@@ -37,6 +37,7 @@ struct Context {
   unsigned long long id;
   int retained = 0;
   bool gone = false;                 // destroyed or reset under its users
+  Time legacy{};                     // all work of the default stream is done by then
   Time ready{};                      // all work given to it so far is done by then, also that of destroyed streams
   CUresult sticky = CUDA_SUCCESS;    // a kernel faulted: every later call says so
 };

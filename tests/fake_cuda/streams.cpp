@@ -89,6 +89,7 @@ CUDA_ENTRY cuStreamDestroy_v2(CUstream handle) {
 
 CUDA_ENTRY cuStreamSynchronize(CUstream handle) {
   FAKE_CONTEXT_CALL(cuStreamSynchronize);
+  if (!handle) return wait_until(context, context->legacy);  // the default stream
   Stream *stream = find(s.streams, handle, "stream");
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult refused = refuse_in_capture(*stream); refused != CUDA_SUCCESS) return refused;

@@ -6,6 +6,7 @@ import random
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Thread
 
 import torch
 from torch import Tensor, nn
@@ -201,17 +202,19 @@ def in_struct() -> Made:
 
 
 def freed() -> Made:
-    """A pointer to memory that PyTorch had given out before the capture, and has back."""
+    """A pointer to memory that another thread took from PyTorch, and gave back."""
     found: list[Module] = []
     stale: list[int] = []
+
+    def take() -> None:
+        stale.append(torch.empty(1 << 20, device="cuda").data_ptr())
 
     def body(x: Tensor, out: Tensor) -> None:
         if not found:
             found.append(Module(compiled(_STRUCT)))
-            with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
-                other = torch.empty(1 << 20, device=x.device)
-                stale.append(other.data_ptr())
-                found.append(other)  # type: ignore[arg-type]
+            other = Thread(target=take)
+            other.start()
+            other.join()
         value = struct.pack("<i4xQI4xQQ", x.numel(), x.data_ptr(), 7, out.data_ptr(), 0)
         launch(found[0].function("pair"), [value, struct.pack("<Q", stale[0])], block=32)
 

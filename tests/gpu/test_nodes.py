@@ -37,9 +37,9 @@ def test_an_integer_that_looks_like_an_address_stays_one(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        ("freed", ("pair", "PyTorch's")),
+        ("freed", ("pair", "PyTorch's default pool")),
         ("module_global", ("pair", "global last")),
-        ("reads_scratch", ("NaN", "scratch")),
+        ("reads_scratch", ("other results with scratch of left-overs", "step/1 out")),
     ],
 )
 def test_planted_faults_are_named(tmp_path: Path, factory: str, words: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel image says about its variables: a cubin is an ELF file, its symbols name the global memory it brings."""
+"""What a kernel image says about its variables: a cubin is an ELF file, its symbols name what it brings."""
 
 from __future__ import annotations
 

@@ -88,8 +88,9 @@ class FrameworkPool:
         return tuple(sorted(Live(block["address"], block["requested_size"]) for block in _blocks(self.id)))
 
     def close(self) -> None:
-        """PyTorch's pool goes; the memory stays the region's."""
+        """PyTorch's pool goes, and the memory with it. What PyTorch frees later is ignored."""
         self._pool = None
+        self._arena.close()
 
 
 def check_unmoved(pool: FrameworkPool, before: tuple[Live, ...], doing: str) -> None:
