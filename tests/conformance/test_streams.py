@@ -179,7 +179,6 @@ def test_waiting_for_a_device_lets_other_threads_run(probe: Probe) -> None:
     assert passed > 10
 
 
-@pytest.mark.excludes("fake-cuda", reason="the fake driver runs one kernel after the other; one that waits never ends")
 def test_a_stream_makes_progress_while_another_is_blocked(probe: Probe) -> None:
     flag, counter = probe.take(), probe.take()
     blocked, free = probe.device.create_stream(), probe.device.create_stream()

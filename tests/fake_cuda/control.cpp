@@ -105,6 +105,8 @@ CONTROL void fake_reset() {
     drop_objects(context);
   }
   s.pending.clear();
+  s.gates.clear();
+  s.shifts.clear();
   s.driver_version = 13000;
   s.devices = 2;
   s.memory_limit = 1ull << 30;

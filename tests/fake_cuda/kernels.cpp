@@ -25,6 +25,19 @@ struct Spin {
 struct Fault {
   uint64_t address, kind;
 };
+struct Gate {
+  uint64_t open, counter;
+};
+
+// The word that a kernel waits for, or 0 if it waits for none.
+uint64_t waits_for(const Node &node) {
+  if (node.type != CU_GRAPH_NODE_TYPE_KERNEL) return 0;
+  const Function *function = function_of(node);
+  if (!function || !function->host || function->name != "gate") return 0;
+  const uint64_t word = argument<Gate>(node, 0).open;
+  const bool closed = accessible(word, 4, false) == CUDA_SUCCESS && *reinterpret_cast<const uint32_t *>(word) == 0;
+  return closed ? word : 0;
+}
 
 CUresult run_kernel(const Node &node) {
   const Function *function = function_of(node);
@@ -61,6 +74,16 @@ std::chrono::microseconds duration(const Node &node) {
   if (function && function->host && function->name == "spin")
     return std::chrono::microseconds{argument<Spin>(node, 0).microseconds};
   return state().kernel_time;
+}
+
+Time enqueue(Context *context, Time start, const Node &node) {
+  const uint64_t word = waits_for(node);
+  const auto long_enough = std::chrono::hours{1};
+  const auto takes = word ? std::chrono::microseconds{long_enough} : duration(node);
+  const Time begin = std::max(start, Clock::now());
+  const Time done = enqueue(context, begin, takes, [node] { return run(node); });
+  if (word) state().gates.push_back({begin, done, word});
+  return done;
 }
 
 CUresult run(const Node &node) {

@@ -94,14 +94,58 @@ uintptr_t new_handle() { return state().next_handle += 0x10; }
 void misuse(const std::string &text) { state().misuse += text + "\n"; }
 void note(const std::string &line) { state().log += line + "\n"; }
 
+namespace {
+
+// Everything from `from` on comes earlier.
+void shift(Time from, Clock::duration by) {
+  State &s = state();
+  auto move = [=](Time &time) {
+    if (time >= from) time -= by;
+  };
+  std::map<std::pair<Time, uint64_t>, Operation> pending;
+  for (auto &[key, operation] : s.pending) {
+    Time time = key.first;
+    move(time);
+    pending[{time, key.second}] = std::move(operation);
+  }
+  s.pending = std::move(pending);
+  for (auto &[number, stream] : s.streams) move(stream.ready);
+  for (auto &[number, event] : s.events) move(event.done);
+  for (auto &[number, executable] : s.executables) move(executable.ready);
+  for (Context *context : s.contexts) move(context->ready);
+  for (Waiting &gate : s.gates) {
+    move(gate.start);
+    move(gate.done);
+  }
+  s.shifts.emplace_back(from, by);
+}
+
+// Kernels that waited for a word and need not any more are done now, or when their turn comes.
+bool open_gates() {
+  State &s = state();
+  for (size_t i = 0; i < s.gates.size(); ++i) {
+    const Waiting gate = s.gates[i];
+    const bool readable = accessible(gate.word, 4, false) == CUDA_SUCCESS;
+    if (readable && *reinterpret_cast<const uint32_t *>(gate.word) == 0) continue;
+    s.gates.erase(s.gates.begin() + static_cast<ptrdiff_t>(i));
+    shift(gate.done, gate.done - std::max(gate.start, Clock::now()));
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 void advance() {
   State &s = state();
-  const Time now = Clock::now();
-  while (!s.pending.empty() && s.pending.begin()->first.first <= now) {
-    Operation operation = std::move(s.pending.begin()->second);
-    s.pending.erase(s.pending.begin());
-    if (usable(operation.context) == CUDA_SUCCESS) operation.context->sticky = operation.effect();
-  }
+  do {
+    const Time now = Clock::now();
+    while (!s.pending.empty() && s.pending.begin()->first.first <= now) {
+      Operation operation = std::move(s.pending.begin()->second);
+      s.pending.erase(s.pending.begin());
+      if (usable(operation.context) == CUDA_SUCCESS) operation.context->sticky = operation.effect();
+    }
+  } while (open_gates());
 }
 
 Time enqueue(Context *context, Time start, std::chrono::microseconds duration, std::function<CUresult()> effect) {
@@ -113,11 +157,17 @@ Time enqueue(Context *context, Time start, std::chrono::microseconds duration, s
 
 CUresult wait_until(Context *context, Time when) {
   // The caller's Call holds the lock once.
+  size_t seen = state().shifts.size();
+  auto wait = [&] {
+    advance();
+    for (; seen < state().shifts.size(); ++seen)
+      if (when >= state().shifts[seen].first) when -= state().shifts[seen].second;
+  };
   while (usable(context) == CUDA_SUCCESS && Clock::now() < when) {
     state().mutex.unlock();
     std::this_thread::sleep_until(std::min(when, Clock::now() + std::chrono::milliseconds(5)));
     state().mutex.lock();
-    advance();
+    wait();
   }
   advance();
   return usable(context);

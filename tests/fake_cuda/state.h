@@ -147,6 +147,10 @@ struct Operation {
   Context *context;
   std::function<CUresult()> effect;
 };
+struct Waiting {  // a kernel that waits until a word is not zero: `done` is a long way off until then
+  Time start, done;
+  uint64_t word;
+};
 struct Fault {
   int nth;  // 0: every call
   CUresult code;
@@ -177,6 +181,8 @@ struct State {
   std::map<uint64_t, Mapping> mappings;                    // by address
   std::map<std::pair<Time, uint64_t>, Operation> pending;
   uint64_t sequence = 0;
+  std::vector<Waiting> gates;
+  std::vector<std::pair<Time, Clock::duration>> shifts;  // from this moment on, everything came so much earlier
   uint32_t next_module = 1;
   std::chrono::microseconds copy_time{0};  // of each copy between host and device
   static std::map<int, uint64_t> default_limits() {  // H200, driver 580.159
@@ -288,6 +294,8 @@ CUresult set_attribute(const Function &function, std::map<int, int> &attributes,
 // ---- time ----
 void advance();  // effects of everything that is done by now
 Time enqueue(Context *context, Time start, std::chrono::microseconds duration, std::function<CUresult()> effect);
+// A node of a graph or a stream: as long as it takes, and if it is a kernel that waits, until it need not.
+Time enqueue(Context *context, Time start, const Node &node);
 // Sleeps until then, without the lock; the context's error if it has one afterwards.
 CUresult wait_until(Context *context, Time when);
 
