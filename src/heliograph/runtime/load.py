@@ -17,8 +17,8 @@ from heliograph._native import CudaDevice, Device, Function, Module
 from heliograph.core.manifest import Bucket, Core
 from heliograph.core.target import check_target, machine_of, this_host
 from heliograph.core.verify import VerifiedCore
+from heliograph.device.host import open_host
 from heliograph.device.modules import load_module, raise_descriptor_limit
-from heliograph.device.open import open_device
 from heliograph.errors import ModuleError, UsageError
 from heliograph.runtime.budget import memory_budget
 from heliograph.runtime.catalogue import Catalogue
@@ -81,10 +81,7 @@ def load(
         own = None
         if device is None:
             with phases("device"):
-                target = verified.core.target
-                if target.device == "host":
-                    check_target(target, this_host())
-                device = own = open_device(target.device, workers=workers, index=index)
+                device = own = _open(verified.core, workers, index)
             undo.callback(own.close)
         first = first_buckets(verified.core, ready)
         loaded = assemble(
@@ -99,6 +96,15 @@ def load(
         program.open(phases.times)
         undo.pop_all()
         return program
+
+
+def _open(core: Core, workers: int, index: int) -> Device:
+    if core.target.device == "host":
+        check_target(core.target, this_host())
+        return open_host(workers=workers)
+    from heliograph.device.open import open_device  # noqa: PLC0415 - a host pays for nothing of it
+
+    return open_device(core.target.device, index=index)
 
 
 def assemble(
