@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -526,6 +527,22 @@ def test_a_fault_fails_the_program_which_can_still_be_closed(cores: Cores, fake_
         program.run("step", **ONE)
     program.close()
     assert program.status is State.UNLOADED
+
+
+@pytest.mark.parametrize(
+    "name", ["read", "write", "read_outputs", "write_inputs", "read_state", "write_state", "reset"]
+)
+def test_whoever_sees_a_fault_first_fails_the_program(cores: Cores, fake_cuda: FakeCuda, name: str) -> None:
+    """R26: a launch returns before its kernels run; the next call of any kind may be told."""
+    program = cores.load()
+    fake_cuda.fault_kernel("add", "CUDA_ERROR_ILLEGAL_ADDRESS")
+    fake_cuda.kernel_time(20_000)
+    program.launch("step", **ONE)
+    time.sleep(0.2)  # the kernels have run, and nobody has asked yet
+    with pytest.raises(DeviceFaultError):
+        STATES[name](program)
+    assert program.status is State.FAILED
+    program.close()
 
 
 STATES: dict[str, Callable[[Program], object]] = {

@@ -103,7 +103,7 @@ class Program:
     def read(self, entry: str, shape: Shape, field: str) -> bytes:
         """A copy of an input or output."""
         buffer = self.buffer(entry, shape, field)
-        with self._gate.call(Use.LOOK):
+        with self._gate.call(Use.LOOK), self._faults():
             return self._loaded.memory.read(buffer.role, buffer.offset, buffer.size)
 
     def write(self, entry: str, shape: Shape, field: str, data: Bytes) -> None:
@@ -118,7 +118,7 @@ class Program:
             raise UsageError(
                 f"writing {field} of {entry}", found=found, required=required, hint=f"{buffer.dtype} {buffer.shape}"
             )
-        with self._gate.call(Use.LAUNCH):
+        with self._gate.call(Use.LAUNCH), self._faults():
             self._loaded.memory.write(buffer.role, buffer.offset, data)
 
     def hold(self, entry: str, shape: Shape) -> Held:
@@ -136,26 +136,26 @@ class Program:
             raise UsageError(
                 f"writing the inputs of {entry}", found=f"{found} bytes", required=f"{required}", hint="see fields()"
             )
-        with self._gate.call(Use.LAUNCH):
+        with self._gate.call(Use.LAUNCH), self._faults():
             self._loaded.fields.write(buffers, data)
 
     def read_outputs(self, entry: str, shape: Shape) -> list[bytes]:
         """Copies of all outputs of a bucket, in the order of its fields."""
         bucket = self._bucket(entry, shape)
-        with self._gate.call(Use.LOOK):
+        with self._gate.call(Use.LOOK), self._faults():
             return self._loaded.read_fields(bucket.outputs)
 
     def write_state(self, name: str, at: int, data: Bytes) -> None:
         """Writes a part of a state, from its byte ``at`` on."""
         found = self._state(name)
-        with self._gate.call(Use.LAUNCH):
+        with self._gate.call(Use.LAUNCH), self._faults():
             self._loaded.memory.write("state", found.offset + at, data)
 
     def read_state(self, name: str) -> bytes:
         """A copy of a state; of growing state all units, padding unit 0 first."""
         found = self._state(name)
         size = found.size * self.units if found.grows else found.size
-        with self._gate.call(Use.LOOK):
+        with self._gate.call(Use.LOOK), self._faults():
             return self._loaded.memory.read("state", found.offset, size)
 
     def state(self, name: str) -> memoryview:
@@ -175,7 +175,7 @@ class Program:
 
     def reset(self) -> None:
         """As right after the load: state and inputs zero, persistent memory with its initial content."""
-        with self._gate.call(Use.LAUNCH), self._order:
+        with self._gate.call(Use.LAUNCH), self._order, self._faults():
             self._loaded.drain()
             clear_state(self._loaded, self.units)
             self._loaded.restore_initial("scratch")
