@@ -403,6 +403,13 @@ def test_a_pointer_that_leads_elsewhere_in_the_second_capture_is_refused() -> No
         census(captures(memset(address(0)), memset(address(2, 0, SECOND))))
 
 
+def test_old_addresses_in_unused_places_of_a_struct_are_left_overs() -> None:
+    found = only(census(single(pointer(0), (address(1), address(3, 8, SECOND)), layout=((0, 16),))))
+    assert found.refs == (Ref(0, 0, 0),)
+    assert found.zeroed, "the bytes that differ"
+    assert all(at >= 8 and at + size <= 16 for at, size in found.zeroed)
+
+
 def test_slots_have_to_differ_and_to_fit() -> None:
     one, two = captures(NODE, NODE)
     with pytest.raises(UsageError, match="two slots"):

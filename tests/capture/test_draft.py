@@ -14,7 +14,6 @@ from torch import nn
 from heliograph.capture import CaptureSpec, EntrySpec, Example, Recording, TensorSpec, record
 from heliograph.capture.draft import put_recording, with_results
 from heliograph.capture.record_model import Retain
-from heliograph.capture.tape import Launch
 from heliograph.core.columns import read_columns
 from heliograph.core.format import DEFAULT_CAP, UNKNOWN_DIGEST
 from heliograph.core.report import Padding, SelfTestResult

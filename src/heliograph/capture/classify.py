@@ -201,6 +201,7 @@ class Classifier:
                 self.classes[NUMBER] -= 1
                 self.point(site, offset, word, sure=True)
                 return
+            self.refuse_moved(site, offset, word, other)
         count = len(one) // 4
         ones, twos = struct.unpack_from(f"<{count}I", one), struct.unpack_from(f"<{count}I", two)
         taken: set[int] = set()  # halves that are no part of a number
@@ -212,10 +213,6 @@ class Classifier:
                     taken |= {i - 1, i}
                     self.point(site, offset + 4 * i - 4, word, sure=False)
         rest = [i for i in differing if i not in taken]
-        for low in sorted({low for i in rest for low in (i - 1, i) if 0 <= low < count - 1}):
-            if low not in taken and low + 1 not in taken:
-                word, other = (halves[low + 1] << 32 | halves[low] for halves in (ones, twos))
-                self.refuse_moved(site, offset + 4 * low, word, other)
         for i in rest:
             _note_differing(site.zeroed, offset, one, two, 4 * i, 4 * i + 4)
         _note_differing(site.zeroed, offset, one, two, 4 * count, len(one))
@@ -227,8 +224,8 @@ class Classifier:
         self.classes[NUMBER] -= len(words) if count > 1 else 1
 
     def refuse_moved(self, site: _Site, at: int, word: int, other: int) -> None:
-        """AddressMovedError for an address of ours in both captures that is not the same place: zeros instead of it
-        would hide that the second capture put something elsewhere."""
+        """AddressMovedError for a parameter that is an address of ours in both captures, and not the same place. In a
+        struct such words are what the stack held before: unused places of a list of tensors, for example."""
         if word in self.owned and other - self.step in self.owned:
             raise AddressMovedError(
                 site.doing(),

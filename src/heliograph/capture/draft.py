@@ -18,7 +18,7 @@ from heliograph.core import manifest
 from heliograph.core.format import FORMAT, INITIAL_ROLES, ROLES, UNKNOWN_DIGEST, region_base, region_span
 from heliograph.core.manifest import Core, Slice
 from heliograph.core.report import Padding, SelfTestResult
-from heliograph.core.templates import Edge, GraphTemplate, encode_catalogue
+from heliograph.core.templates import Edge, GraphTemplate, Node, encode_catalogue
 from heliograph.core.write import DraftWriter
 
 PIECE = 64 << 20  # bytes of the weights that are handed over at a time
@@ -26,10 +26,14 @@ PIECE = 64 << 20  # bytes of the weights that are handed over at a time
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a draft is written from: the manifest, graphs.safetensors, and which rows of its test cases are padding."""
+    """What a draft is written from: the manifest, graphs.safetensors, and which rows of its test cases are padding.
+
+    ``literal`` is graphs.safetensors with the left-over bytes of parameters as they were captured: what is explored.
+    """
 
     core: Core
     graphs: bytes
+    literal: bytes
     padding: tuple[Padding, ...]
 
 
@@ -42,7 +46,7 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
     slices, chunks = writer.put_weights(recording.weights(PIECE), cap)
     tests, padding = self_tests(recording, writer)
     initial = {role: tuple(_initial(recording, writer, role)) for role in INITIAL_ROLES}
-    templates = [_template(recorded) for recorded in recording.graphs]
+    templates = [_template(recorded, recorded.nodes) for recorded in recording.graphs]
     attributes = [function.attributes for function in recording.kernels.functions]
     core = Core(
         format=FORMAT,
@@ -72,7 +76,11 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
         text=_text(recording.spec.text, writer),
         blobs=(),
     )
-    return Contents(core, encode_catalogue(templates, attributes, chunks), padding)
+    graphs = literal = encode_catalogue(templates, attributes, chunks)
+    if any(recorded.literal is not None for recorded in recording.graphs):
+        templates = [_template(recorded, recorded.literal or recorded.nodes) for recorded in recording.graphs]
+        literal = encode_catalogue(templates, attributes, chunks)
+    return Contents(core, graphs, literal, padding)
 
 
 def with_results(core: Core, results: tuple[SelfTestResult, ...]) -> Core:
@@ -115,11 +123,11 @@ def _functions(kernels: Kernels) -> Iterator[manifest.Function]:
         )
 
 
-def _template(recorded: RecordedGraph) -> GraphTemplate:
+def _template(recorded: RecordedGraph, nodes: tuple[Node, ...]) -> GraphTemplate:
     """A graph as data. Edges and flags are the driver's; GraphStateError if the graph was reset."""
     edges = recorded.graph.template.edges()
     return GraphTemplate(
-        nodes=recorded.nodes,
+        nodes=nodes,
         edges=tuple(Edge(source=source, target=target, data=data) for source, target, data in edges),
         flags=recorded.graph.encoder_flags(),
     )

@@ -90,7 +90,7 @@ def capture(
                 checking = Checking(scratch_key(), contents.padding, workers, memory_limit)
                 _note_recording(notes, recording)
                 base = provenance(notes)
-                draft = writer.finish(contents.core, base, contents.graphs, checking.key)
+                draft = writer.finish(contents.core, base, contents.literal, checking.key)
         with _phase(notes, "checker"):
             tell("checking the draft", 0, 0)
             report = checking.run(draft, "explore")

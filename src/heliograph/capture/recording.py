@@ -33,6 +33,7 @@ class RecordedGraph:
     outputs: tuple[Field, ...]
     nodes: tuple[Node, ...]
     graph: Graph
+    literal: tuple[Node, ...] | None = None  # with left-over bytes as captured, where ``nodes`` has zeros for them
 
 
 Kept = tuple[tuple[int, bytes], ...]  # (offset, content) in a region, ascending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heliograph._native import Node as DriverNode
 from heliograph.capture.buffers import BufferTable
@@ -96,6 +96,19 @@ def _recorded(captured: CapturedGraph, number: int, kernels: CudaKernels) -> Rec
             kind=KIND_COPY, origin=origin, address=node.address, source=node.source, size=node.size, path=path
         )
     return RecordedNode(kind=KIND_EMPTY, origin=origin, path=path)
+
+
+def literal_nodes(nodes: tuple[Node, ...], captured: CapturedGraph) -> tuple[Node, ...] | None:
+    """The nodes with left-over bytes as they were captured; None where there are none."""
+    if all(
+        not isinstance(node, KernelNode) or node.params == was.params
+        for node, was in zip(nodes, captured.nodes, strict=True)
+    ):
+        return None
+    return tuple(
+        replace(node, params=was.params) if isinstance(node, KernelNode) else node
+        for node, was in zip(nodes, captured.nodes, strict=True)
+    )
 
 
 def stored_nodes(captured: CapturedGraph, census: tuple[NodeCensus, ...], kernels: CudaKernels) -> tuple[Node, ...]:

@@ -45,10 +45,9 @@ class FrameworkPool:
         self.owner: object = self._arena
 
     @property
-    def id(self) -> tuple[int, int]:
-        """PyTorch's number of the pool, for ``capture_begin``."""
-        first, second = self._pool.id
-        return first, second
+    def id(self) -> Any:
+        """PyTorch's number of the pool, for ``capture_begin``: a pair of integers."""
+        return self._pool.id
 
     @property
     def taken(self) -> bool:
@@ -109,8 +108,8 @@ def check_unmoved(pool: FrameworkPool, before: tuple[Live, ...], doing: str) -> 
         )
 
 
-def _blocks(pool: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    for segment in torch.cuda.memory_snapshot():
+def _blocks(pool: Any) -> Iterator[dict[str, Any]]:
+    for segment in torch.cuda.memory_snapshot():  # type: ignore[no-untyped-call]
         if tuple(segment["segment_pool_id"]) == pool:
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":

@@ -19,7 +19,8 @@ from torch import nn
 
 from heliograph.capture.arena import Arena, RegionPool
 from heliograph.capture.census import Census, exact_census, range_census
-from heliograph.capture.cuda.graphs import CapturedGraph, name_scratch, recorded_nodes, stored_nodes
+from heliograph.capture.classify import NodeCensus
+from heliograph.capture.cuda.graphs import CapturedGraph, literal_nodes, name_scratch, recorded_nodes, stored_nodes
 from heliograph.capture.cuda.kernels import CudaKernels
 from heliograph.capture.cuda.ops import OpCounter
 from heliograph.capture.cuda.pools import FrameworkPool, Live, check_unmoved
@@ -89,7 +90,7 @@ class CudaCapture:
         self.seconds: dict[str, float] = {}
         self.kept: dict[str, Kept] = {}
         self.lasting: dict[str, tuple[Live, ...]] = {}  # PyTorch's memory that outlives a run, by role
-        self.stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.weights = model_weights(model)
         self.walk = CudaWalk(model, spec, self.weights, session)
         self._placed = self.walk.device_weights()
@@ -230,18 +231,7 @@ class CudaCapture:
     def recording(self, census: Census, retain: Retain) -> Recording:
         """The recording. It owns the session from here on."""
         session, device = self.session, self.session.device
-        graphs = tuple(
-            RecordedGraph(
-                captured.placed.name,
-                captured.placed.entry,
-                captured.placed.bucket,
-                captured.placed.inputs,
-                captured.placed.outputs,
-                stored_nodes(captured, census.graphs[number], self.kernels),
-                captured.graph,
-            )
-            for number, captured in enumerate(self.graphs)
-        )
+        graphs = tuple(self._recorded(captured, census.graphs[number]) for number, captured in enumerate(self.graphs))
         sizes = {role: self._size(role) for role in session.regions}
         arena = Arena.over(
             device,
@@ -271,6 +261,19 @@ class CudaCapture:
             self.kept,
             limits=context_limits(device, self.kernels.functions),
             closing=self.close,
+        )
+
+    def _recorded(self, captured: CapturedGraph, census: tuple[NodeCensus, ...]) -> RecordedGraph:
+        placed, nodes = captured.placed, stored_nodes(captured, census, self.kernels)
+        return RecordedGraph(
+            placed.name,
+            placed.entry,
+            placed.bucket,
+            placed.inputs,
+            placed.outputs,
+            nodes,
+            captured.graph,
+            literal_nodes(nodes, captured),
         )
 
     def _size(self, role: str) -> int:

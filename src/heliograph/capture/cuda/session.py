@@ -40,7 +40,7 @@ class CudaSession:
         except BaseException:
             self.close()
             raise
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_device(index)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ def check_pytorch(environment: Mapping[str, str] = os.environ) -> None:
             required=f"a PyTorch built for CUDA {CUDA_MAJOR}",
             hint="install that build of PyTorch, or capture on the host device",
         )
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise CaptureError(
             "preparing a CUDA capture",
             found="CUDA initialised by PyTorch already",
@@ -131,7 +131,7 @@ class RegionBytes:
 
 def torch_allocation(address: int) -> str | None:
     """What PyTorch's own allocator says of an address: the name of its pool, None if it does not know it."""
-    for segment in torch.cuda.memory_snapshot():
+    for segment in torch.cuda.memory_snapshot():  # type: ignore[no-untyped-call]
         start = segment["address"]
         if start <= address < start + segment["total_size"]:
             pool = tuple(segment["segment_pool_id"])
