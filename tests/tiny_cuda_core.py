@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import msgspec
 
-from heliograph.core.format import MIB
+from heliograph.core.format import MIB, SLOT_STRIDE
 from heliograph.core.layout import cuts, padded
 from heliograph.core.manifest import (
     Blob,
@@ -35,7 +35,7 @@ from heliograph.core.manifest import (
     Target,
     Weights,
 )
-from heliograph.core.templates import CopyNode, Edge, EmptyNode, GraphTemplate, KernelNode, MemsetNode, Ref
+from heliograph.core.templates import CopyNode, Edge, EmptyNode, GraphTemplate, KernelNode, MemsetNode, Node, Ref
 from heliograph.runtime.patterns import state_period
 from tiny_core import Places, TinyCore, digest, probe_image, provenance_of, text_of, weights_of
 
@@ -205,3 +205,26 @@ def without_extras(parts: TinyCore) -> TinyCore:
     """The same core without variables and function attributes."""
     modules = tuple(msgspec.structs.replace(module, globals=()) for module in parts.core.modules)
     return replace(parts.with_core(modules=modules), function_attributes=())
+
+
+def in_slot(parts: TinyCore, slot: int) -> TinyCore:
+    """The same core captured in another slot: every address is moved by the distance."""
+    distance = (slot - parts.core.slot) * SLOT_STRIDE
+
+    def moved(node: Node) -> Node:
+        if isinstance(node, KernelNode):
+            params = bytearray(node.params)
+            for ref in node.refs:
+                struct.pack_into("<Q", params, ref.at, struct.unpack_from("<Q", params, ref.at)[0] + distance)
+            return replace(node, params=bytes(params))
+        if isinstance(node, MemsetNode):
+            return replace(node, address=node.address + distance)
+        return (
+            replace(node, to=node.to + distance, source=node.source + distance) if isinstance(node, CopyNode) else node
+        )
+
+    regions = tuple(
+        msgspec.structs.replace(region, base=hex(int(region.base, 16) + distance)) for region in parts.core.regions
+    )
+    graphs = tuple(replace(graph, nodes=tuple(map(moved, graph.nodes))) for graph in parts.graphs)
+    return replace(parts.with_core(slot=slot, regions=regions), graphs=graphs, name=f"{parts.name}-{slot}")

@@ -53,11 +53,14 @@ from tiny_cuda_core import (
     STACK,
     UNIT,
     VARIABLE,
+    cuda_image,
+    in_slot,
     tiny_cuda_core,
     without_extras,
 )
 
 PARTS = tiny_cuda_core()
+IDENTITY = 0x7A6B_5C4D_3E2F_1001  # what the kernel of that name writes
 ONE, TWO = {"rows": 1}, {"rows": 2}
 ALLOCATIONS = ("cuMemCreate", "cuMemMap", "cuMemHostAlloc", "cuModuleLoadData", "cuLibraryLoadData")
 
@@ -350,6 +353,38 @@ def test_a_function_with_other_parameters_is_refused(cores: Cores) -> None:
         cores.load(replace(altered(PARTS, functions=functions), graphs=tuple(map(shorter, PARTS.graphs))))
 
 
+def test_one_name_in_two_images_is_two_functions(cores: Cores) -> None:
+    """R13, A16: each node launches the function of its own image."""
+    words = (IDENTITY, 0x0123_4567_89AB_CDEF)
+    images = [cuda_image().replace(IDENTITY.to_bytes(8, "little"), word.to_bytes(8, "little")) for word in words]
+    modules = tuple(
+        msgspec.structs.replace(PARTS.core.modules[0], blob=digest(image), family=f"cubin-{digest(image)[:12]}")
+        for image in images
+    )
+    functions = (
+        msgspec.structs.replace(PARTS.core.functions[0], name="identity"),
+        PARTS.core.functions[1],
+        msgspec.structs.replace(PARTS.core.functions[2], name="identity", module=1, param_bytes=8),
+    )
+
+    def named(graph: GraphTemplate) -> GraphTemplate:
+        nodes = tuple(
+            replace(node, params=node.params[:8]) if isinstance(node, KernelNode) and node.function == 2 else node
+            for node in graph.nodes
+        )
+        return replace(graph, nodes=nodes)
+
+    parts = replace(
+        altered(PARTS, modules=modules, functions=functions),
+        graphs=tuple(map(named, PARTS.graphs)),
+        blobs=PARTS.blobs | {digest(image): image for image in images},
+    )
+    program = cores.load(parts, check=False)
+    program.run("step", **ONE)
+    found = program._loaded.memory.read("persistent", 0, 8), program.read_state("kv")[UNIT : UNIT + 8]
+    assert found == tuple(word.to_bytes(8, "little") for word in words)
+
+
 # ---- the machine -------------------------------------------------------------------------------------------------
 
 
@@ -492,6 +527,25 @@ def test_executables_are_as_many_as_graphs_however_long_it_runs(cores: Cores) ->
         run(program, *range(8))
         program.self_test(1)
     assert program._loaded.device.counters()["executables_live"] == len(PARTS.graphs)
+
+
+def test_two_cores_in_two_slots_do_not_touch_each_other(cores: Cores) -> None:
+    """A12, A22: one is closed, and the other gives what it gave."""
+    device = CudaDevice()
+    cores.open.append(device)
+    first = load(cores.verified(), device=device)
+    second = load(cores.verified(in_slot(PARTS, 1)), device=device)
+    cores.open.append(second)
+    assert run(first, 1, 2, 3, 4)[1] == floats(2, 4, 6, 8)
+    before = run(second, 5, 6, 7, 8), second.read_state("kv")
+    with pytest.raises(AddressTakenError, match=PARTS.name):
+        load(cores.verified(), device=device)
+    first.close()
+    third = load(cores.verified(), device=device)
+    cores.open.append(third)
+    for _ in range(20):
+        run(third, *range(8))
+        assert (run(second, 5, 6, 7, 8), second.read_state("kv")) == before
 
 
 def test_a_wrong_result_is_refused_before_ready(cores: Cores) -> None:
