@@ -109,6 +109,18 @@ def test_failure_carries_its_symbolic_name_and_an_explanation(fake_cuda: FakeCud
     assert failed.value.hint
 
 
+def test_codes_that_users_meet_are_explained_in_our_words(fake_cuda: FakeCuda, cuda: Rig) -> None:
+    source = (Path(__file__).parents[2] / "native" / "cuda_api.cpp").read_text()
+    known = set(re.findall(r"^    \{(CUDA_ERROR_\w+),", source, re.MULTILINE))
+    assert len(known) > 30
+    assert known <= CODES.keys()
+    for code in ("CUDA_ERROR_INVALID_CLUSTER_SIZE", "CUDA_ERROR_NOT_PERMITTED", "CUDA_ERROR_UNSUPPORTED_LIMIT"):
+        fake_cuda.fail("cuStreamQuery", code)
+        with pytest.raises(DriverError) as failed:
+            cuda.stream.query()
+        assert "the fake driver's sentence" not in failed.value.found
+
+
 def test_code_without_a_name_is_still_told(fake_cuda: FakeCuda, cuda: Rig) -> None:
     fake_cuda.fail_with_number("cuStreamQuery", 7777)
     with pytest.raises(DriverError) as failed:
