@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from heliograph._native import Node, Template
 from heliograph.core.format import REGION_PLACES, SLOTS, region_base, region_span
 from heliograph.device.pool import Pool
@@ -37,7 +39,7 @@ def refuse_foreign(template: Template, pools: Sequence[Pool], *, name: str) -> N
             if not any(start <= address and address + size <= start + length for start, length in ranges):
                 raise ForeignMemoryError(
                     f"recording graph {name!r}",
-                    found=f"{place} of node {number} at {address:#x}, in {whose(address)}",
+                    found=f"{place} of node {number} at {address:#x}, in {_owner(template, address)}",
                     required=f"memory of the pools handed in ({', '.join(pool.name for pool in pools) or 'none'})",
                     hint="allocate it from one of these pools, or hand its pool in with an owner",
                 )
@@ -55,6 +57,15 @@ def _addresses(node: Node) -> Iterator[tuple[str, int, int]]:
     elif node.kind == COPY:
         yield "the destination of a copy", node.address, node.size
         yield "the source of a copy", node.source, node.size
+
+
+def _owner(template: Template, address: int) -> str:
+    """Whose memory an address is: PyTorch's on a GPU that it uses, else as far as this process can tell."""
+    if template.device.kind == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        from heliograph.capture.cuda.session import torch_allocation  # noqa: PLC0415 - a host pays for nothing of it
+
+        return torch_allocation(address) or whose(address)
+    return whose(address)
 
 
 def whose(address: int) -> str:
