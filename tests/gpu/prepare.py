@@ -1,7 +1,7 @@
 """Captures a model on the GPU, replays it here, and says what came out. A process of its own, with torch.
 
-Reads one JSON object: factory, arguments, cores, retain, exact, replays (a bucket), options of ``capture``. Writes the
-plan of replays beside the core, and prints one JSON object last.
+Reads one JSON object: factory, arguments, cores, retain, exact, replays (a bucket), templates, options of ``capture``.
+Writes the plan of replays beside the core, and prints one JSON object last.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from blake3 import blake3
 
+from gpu.described import described
 from heliograph.capture import Recording, capture
 from heliograph.capture.again import Again
 from heliograph.capture.environment import start_in_fixed_environment
@@ -71,11 +73,11 @@ def _told(recording: Recording, node: object) -> dict[str, object]:
     }
 
 
-def main(line: str) -> None:
-    request = json.loads(line)
+def prepare(request: dict[str, Any]) -> dict[str, Any]:
+    """Captures as the request says; what there is to tell."""
     again = Again(request["factory"], tuple(request.get("arguments", ())))
     model, spec = again.make()
-    said: dict[str, object] = {}
+    said: dict[str, Any] = {}
     steps_file = Path(request["cores"]) / "plan"
 
     def study(recording: Recording) -> None:
@@ -87,6 +89,9 @@ def main(line: str) -> None:
         said["graphs"] = {graph.name: [_told(recording, node) for node in graph.nodes] for graph in recording.graphs}
         lines = [node.origin for graph in recording.graphs for node in graph.nodes]
         said["attributed"] = sum(line != "-" for line in lines) / len(lines)
+        if request.get("templates"):
+            said["templates"] = {graph.name: described(graph.graph.template) for graph in recording.graphs}
+        said["flags"] = [graph.graph.encoder_flags() for graph in recording.graphs]
         said["kept"] = {role: [[at, len(data)] for at, data in kept] for role, kept in recording.kept.items()}
         said["origins"] = [graph.nodes[len(graph.nodes) // 2].origin for graph in recording.graphs]
         said["costs"] = [graph.graph.costs.device_bytes for graph in recording.graphs]
@@ -109,9 +114,9 @@ def main(line: str) -> None:
         **request.get("options", {}),
     )
     said |= {"core": str(core), "seconds": time.perf_counter() - start, "torch": torch.__version__}
-    print(json.dumps(said))
+    return said
 
 
 if __name__ == "__main__":
     start_in_fixed_environment()
-    main(sys.stdin.read())
+    print(json.dumps(prepare(json.loads(sys.stdin.read()))))

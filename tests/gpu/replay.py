@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -47,7 +48,8 @@ def main(core: Path, plan: Path | None, wanted: str = "") -> None:
         said["after_ready"] = {name: after[name] - ready[name] for name in ("modules_loaded", "bytes_mapped")}
         said["counters"] = after
     maps = Path("/proc/self/maps").read_text()
-    print(json.dumps(said | {"digests": digests, "torch": "libtorch" in maps, "cupti": "libcupti" in maps}))
+    said |= {"digests": digests, "process": os.getpid()}
+    print(json.dumps(said | {"torch": "libtorch" in maps, "cupti": "libcupti" in maps}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 HERE = Path(__file__).parent
 
 
@@ -27,6 +29,13 @@ def outputs(said: dict[str, Any], entry: str, shape: dict[str, int], field: str)
     return bytes.fromhex(told["output"])
 
 
+def last_inputs(said: dict[str, Any], entry: str, shape: dict[str, int]) -> dict[str, bytes]:
+    """The inputs that the plan gives a bucket last."""
+    _, steps = msgspec.msgpack.decode((Path(said["core"]).parent / "plan").read_bytes())
+    found: dict[str, bytes] = [inputs for name, of, inputs in steps if (name, of) == (entry, shape)][-1]
+    return found
+
+
 def refused(cores: Path, factory: str, *arguments: str, limit: int = 300, **more: object) -> str:
     """What a capture that fails says."""
     cores.mkdir(parents=True, exist_ok=True)
@@ -43,6 +52,11 @@ def replayed(said: dict[str, Any], limit: int = 300) -> dict[str, Any]:
     plan = core.parent / "plan"
     command = [sys.executable, str(HERE / "replay.py"), str(core), *([str(plan)] if plan.exists() else [])]
     return _last_line(command, "", limit)
+
+
+def script(name: str, *arguments: str, given: object = None, limit: int = 300) -> dict[str, Any]:
+    """Runs a script of this folder; the JSON object that it prints last."""
+    return _last_line([sys.executable, str(HERE / name), *arguments], json.dumps(given), limit)
 
 
 def _last_line(command: list[str], given: str, limit: int) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def test_replays_with_the_same_bits(tmp_path: Path, name: str) -> None:
 
 
 def test_both_ways_to_retain_give_one_core_digest(tmp_path: Path) -> None:
-    digests = set()
+    cores = []
     for retain in ("template", "executable"):
         said = captured(tmp_path, "llama", retain=retain, replays=1)
-        digests.add((Path(said["core"]) / "core.json").read_bytes())
+        cores.append(json.loads((Path(said["core"]) / "core.json").read_text()))
         assert (said["counters"]["executables_created"] > 0) == (retain == "executable")
         shutil.rmtree(tmp_path / "cores")
-    assert len(digests) == 1
+    assert [name for name in cores[0] if cores[0][name] != cores[1][name]] == []
