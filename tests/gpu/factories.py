@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from heliograph.capture import CaptureSpec, EntrySpec, StateSpec, TensorSpec
 
 WIDTH = 256
+WIDE = 5120  # a matrix of bf16 has 50 MiB
 
 
 class Mlp(nn.Module):
@@ -48,3 +49,32 @@ def mlp(layers: str = "3") -> tuple[nn.Module, CaptureSpec]:
 
 def _step(model: nn.Module, *, x: Tensor, total: Tensor) -> Mapping[str, Tensor]:
     return {"scores": model(x, total)}
+
+
+class Wide(nn.Module):
+    """Two products with 50 MiB of weights each, and a running sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(5)
+        self.layers = nn.ParameterList(
+            nn.Parameter(torch.randn(WIDE, WIDE, generator=draw).to(torch.bfloat16) / WIDE**0.5, requires_grad=False)
+            for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, total: Tensor) -> Tensor:
+        for weight in self.layers:
+            x = torch.tanh(x @ weight)
+        total.add_(x.float().sum(0))
+        return x.float()
+
+
+def wide() -> tuple[nn.Module, CaptureSpec]:
+    """More than 64 MiB of weights."""
+    entry = EntrySpec(
+        "step",
+        buckets=tuple({"rows": rows} for rows in (1, 8)),
+        inputs={"x": TensorSpec(("rows", WIDE), "bf16")},
+        call=_step,
+    )
+    return Wide().eval(), CaptureSpec("wide", (entry,), state={"total": StateSpec((WIDE,), "f32")})

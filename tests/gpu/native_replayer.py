@@ -1,0 +1,110 @@
+"""A replayer in the preparing process that takes live executables and launches them by itself: its own thread, its own
+stream. It drains itself; one that forgets keeps the graph from being reset. Prints one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from threading import Thread
+
+from gpu.runs import HERE
+from heliograph.capture import Recording, capture
+from heliograph.capture.again import Again
+from heliograph.capture.environment import start_in_fixed_environment
+from heliograph.capture.examples import example
+from heliograph.errors import GraphStateError, HeliographError
+
+LAUNCHES = 50
+SHAPE = {"rows": 8}
+
+
+def study(recording: Recording, told: dict[str, object]) -> None:
+    entry = recording.spec.entries[0]
+    graph = recording._graph("step", SHAPE).graph
+    for field, data in example(recording.spec, entry, SHAPE, 7).inputs.items():
+        recording.write("step", SHAPE, field, data)
+
+    def once(run: object) -> list[bytes]:
+        """Outputs and state after as many launches, from the same beginning."""
+        assert callable(run)
+        size = len(recording.read_state("total"))
+        recording.write_state("total", bytes(size))
+        run()
+        return [recording.read("step", SHAPE, "scores"), recording.read_state("total")]
+
+    def by_graph() -> None:
+        for _ in range(LAUNCHES):
+            recording.run("step", **SHAPE)
+
+    def by_replayer() -> None:
+        lease, stream = graph.lease(), recording.device.create_stream()
+
+        def replay() -> None:
+            for _ in range(LAUNCHES):
+                lease.executable.launch(stream)
+
+        thread = Thread(target=replay)
+        thread.start()
+        thread.join()
+        told["in flight or done"] = lease.executable.in_flight
+        lease.drain()
+        told["after the drain"] = graph.in_flight
+        told["used after the drain"] = _refused(lambda: lease.executable)
+
+    told["state grows"] = once(by_graph)[1] != bytes(len(recording.read_state("total")))
+    # The model counts its calls in a buffer that no state holds, so only what depends on this run is compared.
+    told["same state"] = once(by_graph)[1] == once(by_replayer)[1]
+    forgotten = graph.lease()
+    forgotten.executable.launch(recording.stream)
+    told["forgotten"] = _refused(graph.reset)
+    told["still recorded"] = graph.recorded and graph.costs.executables == 1
+    forgotten.drain()
+
+
+def _refused(make: object) -> str:
+    assert callable(make)
+    try:
+        make()
+    except GraphStateError as error:
+        return str(error)
+    return "not refused"
+
+
+def main(cores: Path) -> None:
+    told: dict[str, object] = {}
+    again = Again(f"{HERE / 'factories.py'}:mlp")
+    model, spec = again.make()
+    core = capture(
+        model, spec, cores=cores, device="cuda", retain="executable", study=lambda recording: study(recording, told)
+    )
+    told["core"] = str(core)
+    print(json.dumps(told))
+
+
+def forget(cores: Path) -> None:
+    """The lease is out when the capture ends."""
+    again = Again(f"{HERE / 'factories.py'}:mlp")
+    model, spec = again.make()
+    leases = []
+
+    def lend(recording: Recording) -> None:
+        leases.append(recording.graphs[0].graph.lease())
+
+    try:
+        capture(model, spec, cores=cores, device="cuda", retain="executable", study=lend)
+    except HeliographError as error:
+        print(
+            json.dumps(
+                {"refused": f"{type(error).__name__}: {error}", "cores": [path.name for path in cores.iterdir()]}
+            )
+        )
+    else:
+        print(json.dumps({"refused": "", "cores": []}))
+    for lease in leases:
+        lease.drain()
+
+
+if __name__ == "__main__":
+    start_in_fixed_environment()
+    {"drains": main, "forgets": forget}[sys.argv[1]](Path(sys.argv[2]))
