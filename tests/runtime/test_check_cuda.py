@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from fake_cuda.control import FakeCuda
+from heliograph.capture.checker import Checking
 from heliograph.core.sign import scratch_key
 from heliograph.core.templates import EmptyNode, GraphTemplate, KernelNode, Node
 from heliograph.core.write import DraftWriter
@@ -116,6 +117,15 @@ def test_a_kernel_that_hangs_ends_with_the_time_limit(tmp_path: Path) -> None:
     (ended,) = report.tries
     assert ended.outcome == "timeout"
     assert "in step/1, case 0" in ended.fault
+
+
+def test_the_draft_is_checked_on_the_device_that_is_asked_for(tmp_path: Path) -> None:
+    """A13. There are two."""
+    with drafted(tmp_path) as made:
+        checking = Checking(made.key, (), limit_seconds=60, index=1)
+        assert checking.run(made.draft, "explore").tries[0].outcome == "equal"
+        with pytest.raises(CheckerError, match="device"):
+            replace(checking, index=2).run(made.draft, "explore")
 
 
 def test_a_draft_for_another_device_is_an_error_on_stderr(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Checking:
     workers: int = 0
     memory_limit: int = 0
     limit_seconds: int = 600
+    index: int = 0  # of the CUDA device
 
     def run(self, draft: Draft, mode: str) -> Report:
         """One run of the checker. CheckerError if it fails, or if the draft is not what was captured."""
@@ -43,6 +44,7 @@ class Checking:
             workers=self.workers,
             limit_seconds=self.limit_seconds,
             memory_limit=self.memory_limit,
+            index=self.index,
             padding=self.padding,
         )
         limit = self.limit_seconds * (TRIES + NARROWING_TIMES * (len(PATTERNS) - 1) * len(draft.core.graphs))

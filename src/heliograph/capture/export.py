@@ -87,7 +87,7 @@ def capture(
             with _phase(notes, "draft"):
                 tell("writing the draft", 0, 0)
                 contents = put_recording(recording, writer, cap)
-                checking = Checking(scratch_key(), contents.padding, workers, memory_limit)
+                checking = Checking(scratch_key(), contents.padding, workers, memory_limit, index=index)
                 _note_recording(notes, recording)
                 base = provenance(notes)
                 draft = writer.finish(contents.core, base, contents.literal, checking.key)
