@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -78,3 +80,15 @@ def wide() -> tuple[nn.Module, CaptureSpec]:
         call=_step,
     )
     return Wide().eval(), CaptureSpec("wide", (entry,), state={"total": StateSpec((WIDE,), "f32")})
+
+
+UNITS = 64  # blocks of keys and values at capture; the self-tests touch 8
+
+
+def blocks(path: str) -> tuple[nn.Module, CaptureSpec]:
+    """Our Llama with few and small buckets, captured with more blocks than its self-tests touch."""
+    from heliograph.models.load_cuda import load_for_cuda  # the other models need no Triton
+    from heliograph.models.serving import Serving
+
+    loaded = load_for_cuda(Path(path), serving=Serving(96, decode_rows=(1, 2, 4), prefill_tokens=(16, 64), masks=4))
+    return loaded.model, replace(loaded.spec, units=UNITS)

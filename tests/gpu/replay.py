@@ -26,6 +26,7 @@ def main(core: Path, plan: Path | None, wanted: str = "") -> None:
     with program:
         said["ready"] = time.perf_counter() - begin
         said["phases"] = {name: spent / 1e6 for name, spent in program.phases.items()}
+        said["budget"] = program._loaded.plan.budget
         ready = program._loaded.device.counters()
         states = sorted(
             (buffer for buffer in program.core.buffers if buffer.role == "state"), key=lambda buffer: buffer.grows
