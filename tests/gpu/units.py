@@ -1,5 +1,5 @@
 """Loads a language model's core with a number of blocks, and generates with a sequence's blocks at several places:
-python units.py CORE UNITS (0: what a load chooses). No torch. Prints digests of the steps' outputs and of the blocks."""
+python units.py CORE UNITS (0: what a load chooses). No torch. Prints digests of the steps' outputs and of blocks."""
 
 from __future__ import annotations
 

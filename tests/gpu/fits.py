@@ -1,0 +1,77 @@
+"""Loads a core if it fits, and replays the plan: python fits.py CORE PLAN UNITS MEMORY (0: all there is). No torch.
+
+Prints one JSON object: "refused" with the error's numbers and what had been taken by then, or "digests".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from heliograph.core.policy import Policy
+from heliograph.core.verify import verify
+from heliograph.device.cuda import open_cuda
+from heliograph.errors import OutOfMemoryError
+from heliograph.runtime.load import load
+from heliograph.runtime.program import Program
+
+
+def main(core: Path, plan: Path, units: int, memory: int) -> None:
+    device = open_cuda(compiles=False)
+    said: dict[str, object] = {"free": device.free_bytes}
+    begin = time.perf_counter()
+    with verify(core, Policy.local()) as verified:
+        try:
+            program = load(verified, device=device, units=units or None, memory=memory or None, ready="all")
+        except OutOfMemoryError as error:
+            counters = device.counters()
+            said |= {"refused": f"{error.found}; {error.required}", "hint": error.hint}
+            said["taken"] = {name: counters[name] for name in ("bytes_mapped", "modules_loaded", "pinned_bytes")}
+            program = None
+    said["seconds"] = time.perf_counter() - begin
+    if program is not None:
+        figures = program._loaded.plan
+        said |= {
+            "needed": figures.needed,
+            "margin": figures.margin,
+            "budget": figures.budget,
+            "units": figures.units,
+            "executables": figures.executables,
+            "overhead": figures.overhead.total,
+        }
+        ready, free = device.counters(), device.free_bytes or 0
+        said["digests"] = replayed(program, msgspec.msgpack.decode(plan.read_bytes())[1]) if units else []
+        after = device.counters()
+        said["after_ready"] = {name: after[name] - ready[name] for name in ("modules_loaded", "bytes_mapped")}
+        said["free when ready"] = free
+        said["taken after ready"] = free - (device.free_bytes or 0)
+        program.close()
+    device.close()
+    print(json.dumps(said))
+
+
+def replayed(program: Program, steps: list[tuple[str, dict[str, int], dict[str, bytes]]]) -> list[str]:
+    """As replay.py digests what the steps give."""
+    states = sorted((buffer for buffer in program.core.buffers if buffer.role == "state"), key=lambda each: each.grows)
+    digests = []
+    for entry, shape, inputs in steps:
+        for field, data in inputs.items():
+            program.write(entry, shape, field, data)
+        program.run(entry, **shape)
+        digest = blake3()
+        for field in program.fields(entry, shape).outputs:
+            digest.update(program.read(entry, shape, field.name))
+        for buffer in states:
+            size = buffer.size * (program.units if buffer.grows else 1)
+            digest.update(program._loaded.memory.read("state", buffer.offset, size))
+        digests.append(digest.hexdigest())
+    return digests
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
