@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heliograph.capture import CaptureSpec, EntrySpec, Example, StateSpec, TensorSpec, capture
 from heliograph.capture.again import Again
+from heliograph.capture.environment import start_in_fixed_environment
 
 ROWS = 8  # sequences at once; row r of a decode bucket is sequence r
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -251,6 +252,8 @@ def main() -> None:
     options.add_argument("--size", choices=tuple(SIZES), default="small")
     options.add_argument("--context", default="", help="tokens of a sequence; default that of the size")
     given = options.parse_args()
+    if given.device == "cuda":
+        start_in_fixed_environment()
     arguments = (given.size, "bf16" if given.device == "cuda" else "f32", given.context)
     again = Again(f"{Path(__file__).resolve()}:make", arguments) if given.device == "cuda" else None
     core = capture(*make(*arguments), cores=given.cores, device=given.device, again=again, consume=True)

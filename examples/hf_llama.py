@@ -24,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from heliograph.capture import CaptureSpec, EntrySpec, Example, StateSpec, TensorSpec, capture
 from heliograph.capture.again import Again
+from heliograph.capture.environment import start_in_fixed_environment
 
 ROWS, CONTEXT, CHUNK = 8, 256, 32  # sequences at once, tokens of each at most, tokens of a prompt at once
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
@@ -155,6 +156,8 @@ def main() -> None:
     options.add_argument("cores", type=Path)
     options.add_argument("--device", choices=("host", "cuda"), default="host")
     given = options.parse_args()
+    if given.device == "cuda":
+        start_in_fixed_environment()
     dtype = "bf16" if given.device == "cuda" else "f32"
     again = Again(f"{Path(__file__).resolve()}:make", (dtype,)) if given.device == "cuda" else None
     core = capture(*make(dtype), cores=given.cores, device=given.device, again=again, consume=True)

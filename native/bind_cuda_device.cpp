@@ -31,6 +31,12 @@ class Relaxed {
   std::optional<CudaRelaxed> entered_;
 };
 
+// What kernels' by-value structs do not set is what the stack held before: with this it is known.
+[[gnu::noinline]] void paint_stack(uint8_t byte) {
+  volatile uint8_t area[96 << 10];
+  for (volatile uint8_t &each : area) each = byte;
+}
+
 const char *name_of(Aspect aspect) {
   switch (aspect) {
     case Aspect::node: return "node";
@@ -64,6 +70,9 @@ void bind_what_it_knows(nb::module_ &m) {
       }, nb::sig("def __enter__(self) -> RelaxedCapture"))
       .def("__exit__", [](Relaxed &self, const nb::args &) { self.leave(); },
            nb::sig("def __exit__(self, *args: object) -> None"));
+  m.def("paint_stack", &paint_stack, "byte"_a,
+        "Fills 96 KiB of this thread's stack below the caller: what is launched next has this byte wherever a struct\n"
+        "that is passed by value has padding, or places that nobody sets.");
   m.def("cuda_fidelity", &fidelity_rows,
         nb::sig("def cuda_fidelity() -> list[tuple[str, int, str, bool, int, str]]"),
         "What of a CUDA graph is kept (docs/cuda-nodes.md): rows of aspect (node, attribute, edge, port, flag), id,\n"

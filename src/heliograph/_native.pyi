@@ -275,7 +275,7 @@ class Template:
         pitch: int = 0,
     ) -> int:
         """
-        size: bytes of a row. element: bytes of the value, 1, 2 or 4; pitch: bytes from row to row. On the host one row of bytes.
+        size: bytes of a row. element: bytes of the value, 1, 2 or 4; pitch: from row to row. On the host one row.
         """
 
     def add_memcpy(self, to: int, source: int, size: int, after: Sequence[int] = ()) -> int: ...
@@ -509,6 +509,12 @@ class RelaxedCapture:
 
     def __enter__(self) -> RelaxedCapture: ...
     def __exit__(self, *args: object) -> None: ...
+
+def paint_stack(byte: int) -> None:
+    """
+    Fills 96 KiB of this thread's stack below the caller: what is launched next has this byte wherever a struct
+    that is passed by value has padding, or places that nobody sets.
+    """
 
 def cuda_fidelity() -> list[tuple[str, int, str, bool, int, str]]:
     """

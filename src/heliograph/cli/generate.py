@@ -10,6 +10,7 @@ import click
 from heliograph.cli.output import device_option, json_option, print_json
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
+from heliograph.runtime.attempt import torch_loaded
 from heliograph.runtime.generate import generate
 from heliograph.runtime.load import load
 from heliograph.runtime.sampling import Sampling
@@ -72,20 +73,14 @@ def command(
         "total_ns": end - start,
         "tokens_per_second": (len(tokens) - 1) / max(1, end - first) * 1e9,
     }
-    torch_loaded = torch_in_memory()
+    torch = torch_loaded()
     if as_json:
         answer = text.decode(tokens)
         print_json(
-            {"answer": answer, "tokens": tokens, "prompt_tokens": len(ids), "torch": torch_loaded, "phases": phases}
-            | times
+            {"answer": answer, "tokens": tokens, "prompt_tokens": len(ids), "torch": torch, "phases": phases} | times
         )
     elif stats:
         load_ms, first_ms = times["load_ns"] / 1e6, times["first_token_ns"] / 1e6
         speed = times["tokens_per_second"]
         click.echo(f"load {load_ms:.0f} ms, first token {first_ms:.0f} ms, {speed:.1f} tokens/s", err=True)
-        click.echo(f"torch: {'LOADED' if torch_loaded else 'not loaded'}", err=True)
-
-
-def torch_in_memory() -> bool:
-    """Whether a library of torch is mapped into this process, by its own memory maps."""
-    return any("libtorch" in line or "/torch/" in line for line in Path("/proc/self/maps").read_text().splitlines())
+        click.echo(f"torch: {'LOADED' if torch else 'not loaded'}", err=True)

@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from heliograph._native import paint_stack
 from heliograph.capture.storages import DTYPES
 from heliograph.capture.trail import Trail, model_frame, stored_line
 
@@ -42,8 +43,11 @@ class OpSpan:
 class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Entered while a bucket is captured. ``nodes`` says how many nodes the capturing graph has."""
 
-    def __init__(self, trail: Trail, nodes: Callable[[], int]) -> None:
+    def __init__(self, trail: Trail, nodes: Callable[[], int], paint: int = 0) -> None:
+        """paint: what unset bytes of the stack hold during each op; two captures that are compared take two values,
+        so that bytes of kernel parameters which nobody sets differ between them."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._paint = paint
         self.spans: list[OpSpan] = []
         self._trail = trail
         self._nodes = nodes
@@ -59,6 +63,7 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         kwargs = kwargs or {}
         self._between(str(func))
+        paint_stack(self._paint)
         result = func(*args, **kwargs)
         end = self._nodes()
         name = func._schema.name.rpartition("::")[2]
