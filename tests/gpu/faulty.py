@@ -102,5 +102,5 @@ def private_pool(which: str) -> Made:
             def begin_capture(self) -> None:
                 self.graph.capture_begin(capture_error_mode="thread_local")
 
-        record.TorchCapture = Private  # type: ignore[misc]
+        vars(record)["TorchCapture"] = Private
     return _made(Keeps(False))

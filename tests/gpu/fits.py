@@ -64,8 +64,8 @@ def replayed(program: Program, steps: list[tuple[str, dict[str, int], dict[str, 
             program.write(entry, shape, field, data)
         program.run(entry, **shape)
         digest = blake3()
-        for field in program.fields(entry, shape).outputs:
-            digest.update(program.read(entry, shape, field.name))
+        for output in program.fields(entry, shape).outputs:
+            digest.update(program.read(entry, shape, output.name))
         for buffer in states:
             size = buffer.size * (program.units if buffer.grows else 1)
             digest.update(program._loaded.memory.read("state", buffer.offset, size))

@@ -29,9 +29,8 @@ PIECE = 1 << 20
 
 
 def free() -> int:
-    found, total = ctypes.c_size_t(), ctypes.c_size_t()
-    call("cuMemGetInfo_v2", ctypes.byref(found), ctypes.byref(total))
-    return found.value
+    found: int = torch.cuda.mem_get_info()[0]
+    return found
 
 
 class Ballast:
