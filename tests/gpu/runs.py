@@ -1,4 +1,7 @@
-"""How these tests capture and replay: each in a fresh process, as it is done outside tests."""
+"""How these tests capture and replay: each in a fresh process, as it is done outside tests.
+
+Files named test_alone_*.py measure what is free on the GPU: nothing else may use it meanwhile (no ``-n``).
+"""
 
 from __future__ import annotations
 

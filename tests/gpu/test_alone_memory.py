@@ -17,7 +17,7 @@ from tiny_models import random_model, write_gguf
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
-STEPS = (128, 32, 8, 4, -4, -8, -32, -128)  # MiB around what the plan needs
+STEPS = (64, 8, 4, -4, -8, -64)  # MiB around what the plan needs
 NOISE = 16 * MIB
 
 
