@@ -194,6 +194,7 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=5)
     options.add_argument("--size", default="large")
     options.add_argument("--context", default="256", help="tokens of a sequence: how large the state is")
+    options.add_argument("--weights", type=Path, help="the model's weights as saved before; default: saved now")
     options.add_argument("--side", choices=("ours", *SIDES), help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.side:

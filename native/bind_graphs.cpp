@@ -138,8 +138,7 @@ void bind_template(nb::module_ &m) {
         return add(self, {NodeKind::memset, {}, to_memset(address, value, size, element, height, pitch), {}}, after);
       }, "address"_a, "value"_a, "size"_a, "after"_a = nb::tuple(), nb::kw_only(), "element"_a = 1, "height"_a = 1,
          "pitch"_a = 0,
-         "size: bytes of a row. element: bytes of the value, 1, 2 or 4; pitch: from row to row. On the host one "
-         "row of bytes.")
+         "size: bytes of a row; element: of the value, 1, 2 or 4; pitch: from row to row. On the host one row.")
       .def("add_memcpy", [](TemplateHandle &self, uint64_t to, uint64_t source, uint64_t size,
                             const std::vector<uint32_t> &after) {
         return add(self, {NodeKind::memcpy, {}, {}, {to, source, size}}, after);

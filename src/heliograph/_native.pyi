@@ -275,7 +275,7 @@ class Template:
         pitch: int = 0,
     ) -> int:
         """
-        size: bytes of a row. element: bytes of the value, 1, 2 or 4; pitch: from row to row. On the host one row.
+        size: bytes of a row; element: of the value, 1, 2 or 4; pitch: from row to row. On the host one row.
         """
 
     def add_memcpy(self, to: int, source: int, size: int, after: Sequence[int] = ()) -> int: ...
