@@ -136,8 +136,8 @@ def children(pid: int) -> list[int]:
 
 
 def worker_of(server: Running) -> int:
-    lines = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children(server.process.pid)}
-    (worker,) = (child for child, line in lines.items() if b"serve/worker" in line)
+    names = {child: Path(f"/proc/{child}/comm").read_text().strip() for child in children(server.process.pid)}
+    (worker,) = (child for child, name in names.items() if name == "helio-worker")
     return worker
 
 

@@ -53,7 +53,7 @@ class Running:
 
     def workers(self) -> list[int]:
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [each for each in map(int, found) if b"serve/worker" in command_of(each)]
+        return [each for each in map(int, found) if name_of(each) == "helio-worker"]
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -62,11 +62,11 @@ class Running:
         return code
 
 
-def command_of(process: int) -> bytes:
+def name_of(process: int) -> str:
     try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
+        return Path(f"/proc/{process}/comm").read_text().strip()
     except FileNotFoundError:
-        return b""
+        return ""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """``heliograph serve``: a core over HTTP, from processes without torch.
 
-The time to the first token begins with this module, so it imports next to nothing: the worker is spawned first, and
-what the server itself needs is imported while the worker loads.
+The worker loads while this module is imported (``cli.main`` has started it), and what the server itself needs is
+imported once the port is open.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from heliograph.cli.output import show_error
 from heliograph.cli.size import Size
 from heliograph.errors import HeliographError
-from heliograph.serve.front.spawn import Process
 from heliograph.serve.front.start import Options, serve
 from heliograph.serve.limits import LIMITS
+
+if TYPE_CHECKING:
+    from heliograph.serve.fork import Copies
 
 
 @click.command("serve")
@@ -41,7 +44,7 @@ from heliograph.serve.limits import LIMITS
 @click.option("--json", "as_json", is_flag=True, help="One JSON line an event, also on a terminal.")
 @click.pass_obj
 def command(
-    worker: Process | None, core: Path, host: str, port: int, threads: int, units: int, memory: int, model: str,
+    copies: Copies | None, core: Path, host: str, port: int, threads: int, units: int, memory: int, model: str,
     strict: bool, wait_all: bool, shutdown_timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve CORE over HTTP until SIGTERM or Ctrl-C.
@@ -55,7 +58,8 @@ def command(
         core=core, host=host, port=port, threads=threads, units=units, memory=memory, wait_all=wait_all, strict=strict,
         alias=model, shutdown=shutdown_timeout,
     )  # fmt: skip
-    return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table(), worker)
+    worker, renderer = copies or (None, None)
+    return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table(), worker, renderer)
 
 
 # What a person is told that answers depend on, by the core's numerics.

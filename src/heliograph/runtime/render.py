@@ -1,9 +1,10 @@
-"""The process in which chat templates are rendered. ``runtime.template`` starts it by path, isolated (``-I``).
+"""The process in which chat templates are rendered. ``runtime.template`` starts it by path, isolated (``-I``); the
+first one of a server is a copy of it (``serve.fork``), made before there is anything in it but imports.
 
 A template comes with the model's files and is a program. The engine's fuel bounds loops, but not the cost of one
 step (``'{:>999999999}'.format(1)``, printing a list that holds itself twice, sixty times over), and deep nesting
 overflows its native stack. So it runs here, where it can only end this process: bounded memory, processor time and
-open files, and nothing of the package imported.
+open files, and nothing of the package that could be called.
 
 Frames both ways: length (4 bytes, little-endian), JSON. First frame: ``{"template", "seconds", "memory", "fuel"}``,
 then one of template variables a rendering. Replies: ``{"text"}``, ``{"refused"}`` (the template called

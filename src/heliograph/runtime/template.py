@@ -7,13 +7,13 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, Protocol
 
 from heliograph.errors import TemplateError, UsageError
 
@@ -24,6 +24,20 @@ FUEL = 4_000_000  # steps of the engine, beside 16 for each byte of input
 MAX_REPLY = 128 << 20  # bytes
 
 
+class Process(Protocol):
+    """One that runs ``runtime.render`` on its standard input and output: ``subprocess.Popen``, or alike."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def kill(self) -> None: ...
+
+
 class ChatTemplate:
     """A template and the process that renders it. Any thread may render; renderings take turns.
 
@@ -31,19 +45,19 @@ class ChatTemplate:
     it die. It ends with :meth:`close`, with the last reference, or when this process does.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, process: Process | None = None) -> None:
+        """``process``: one that was started already and has been told nothing yet; it is ours from now on."""
         self._source = source
         self._lock = threading.Lock()
-        self._process = self._start()
         self._compiled = False
+        self._begin(process or _start())
 
     def render(self, variables: Mapping[str, object]) -> str:
         """The conversation as text. UsageError: the template refuses it; TemplateError: the template is at fault."""
         with self._lock:
             if self._process.poll() is not None:
                 self.close()
-                self._process = self._start()
-                self._compiled = False
+                self._begin(_start())
             if not self._compiled:
                 try:
                     self._reply()
@@ -57,17 +71,11 @@ class ChatTemplate:
     def close(self) -> None:
         self._end()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        renderer = Path(__file__).with_name("render.py")
-        process = subprocess.Popen(  # noqa: S603  our own interpreter and file
-            [sys.executable, "-I", str(renderer)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C in a terminal is for this process alone
-        )  # fmt: skip
+    def _begin(self, process: Process) -> None:
         self._end = weakref.finalize(self, _stop, process)
         self._process = process
+        self._compiled = False
         self._send({"template": self._source, "seconds": PROCESSOR_SECONDS, "memory": MEMORY_BYTES, "fuel": FUEL})
-        return process
 
     def _send(self, message: Mapping[str, object]) -> None:
         data = json.dumps(message).encode()
@@ -130,7 +138,17 @@ def _error(found: str, required: str) -> TemplateError:
     )  # fmt: skip
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _start() -> Process:
+    import subprocess  # noqa: PLC0415  a server's first one was started otherwise
+
+    return subprocess.Popen(  # noqa: S603  our own interpreter and file
+        [sys.executable, "-I", str(Path(__file__).with_name("render.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C in a terminal is for the caller alone
+    )  # fmt: skip
+
+
+def _stop(process: Process) -> None:
     """Ends the process and closes its pipes."""
     if process.poll() is None:
         process.kill()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tokenizers import AddedToken, Tokenizer
 
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
-from heliograph.runtime.template import ChatTemplate
+from heliograph.runtime.template import ChatTemplate, Process
 
 if TYPE_CHECKING:
     from heliograph.core.verify import VerifiedCore
@@ -44,8 +44,12 @@ class TextSource(Protocol):
 class Text:
     """The text face of a core. Threads may share it; a Decoder belongs to one sequence."""
 
-    def __init__(self, source: TextSource, tokenizer: bytes, chat_template: str) -> None:
-        self._template = ChatTemplate(chat_template) if chat_template else None  # starts while the tokenizer is read
+    def __init__(
+        self, source: TextSource, tokenizer: bytes, chat_template: str, renderer: Process | None = None
+    ) -> None:
+        """``renderer``: see ``ChatTemplate``."""
+        # Its process starts while the tokenizer is read.
+        self._template = ChatTemplate(chat_template, renderer) if chat_template else None
         self._tokenizer = read_tokenizer(tokenizer)
         self._pieces = Pieces(self._tokenizer)
         self.bos, self.bos_text = source.bos, source.bos_text
@@ -57,7 +61,7 @@ class Text:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, verified: VerifiedCore | VerifiedText) -> Text:
+    def of(cls, verified: VerifiedCore | VerifiedText, renderer: Process | None = None) -> Text:
         """The text face of a verified core."""
         text = verified.core.text
         if text is None:
@@ -65,7 +69,7 @@ class Text:
                 f"reading the tokenizer of {verified.name}", found="a core of no language model",
                 required="a core with a tokenizer", hint="use replay for other models",
             )  # fmt: skip
-        return cls(text, verified.blob(text.tokenizer), verified.blob(text.chat_template).decode("utf-8"))
+        return cls(text, verified.blob(text.tokenizer), verified.blob(text.chat_template).decode("utf-8"), renderer)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text, with those that the tokenizer puts around any text. Control tokens in it count."""

@@ -10,6 +10,7 @@ The front never touches a device, a worker never touches HTTP. In reading order:
 ``limits``   every bound on a wait, a size or a count, in one table
 ``worker``   scheduler in rounds, KV blocks, the loaded core
 ``front``    HTTP, text, requests and the journal of their tokens, the supervisor of the worker
+``fork``     the first worker and renderer, as copies of the process that becomes the front
 
 Neither imports torch, numpy, ``capture`` or ``models``.
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 import pytest
-from real_server import COMPLETIONS, PATIENCE, Running, command_of, complete, eventually, gauge, running_server
+from real_server import COMPLETIONS, PATIENCE, Running, complete, eventually, gauge, name_of, running_server
 from wire import ask, connect, post
 
 from tiny_models import capture_small, random_model, write_hf
@@ -137,7 +137,7 @@ def test_a_signal_ends_the_server_and_its_worker(core: Path) -> None:
     server.until("ready")
     (worker,) = server.workers()
     assert server.end() == 0
-    assert command_of(worker) == b""
+    assert name_of(worker) == ""
     assert server.heard("draining")
 
 
@@ -147,7 +147,7 @@ def test_a_signal_before_ready_ends_it_too(core: Path) -> None:
     server.until("phase")
     (worker,) = server.workers()
     assert server.end() == 0
-    eventually(lambda: command_of(worker) == b"")
+    eventually(lambda: name_of(worker) == "")
 
 
 def test_a_core_that_was_altered_is_not_served(core: Path, tmp_path: Path) -> None:

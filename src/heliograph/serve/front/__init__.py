@@ -8,8 +8,8 @@
 
 In reading order:
 
-``start``           what ``heliograph serve`` calls: spawn, bind, and only then the imports
-``spawn``           a worker's process
+``start``           what ``heliograph serve`` calls: tell the worker, bind, and only then the imports
+``spawn``           a worker's process (the first one is a copy: ``serve.fork``)
 ``face``            what the front reads of a core: its name, its digest, its tokenizer
 ``server``          the event loop: uvicorn, signals, the end
 ``connection``      bounds on a connection that uvicorn does not have

@@ -11,6 +11,7 @@ from heliograph.core.manifest import Text as TextFacts
 from heliograph.core.policy import Policy
 from heliograph.core.verify_text import verify_text
 from heliograph.errors import UsageError
+from heliograph.runtime.template import Process
 from heliograph.runtime.text import Text
 
 
@@ -25,7 +26,7 @@ class Face(msgspec.Struct, frozen=True):
     nanoseconds: int  # that loading took
 
 
-def load_face(core: Path) -> Face:
+def load_face(core: Path, renderer: Process | None = None) -> Face:
     """Checks and reads it. Raises what ``core.verify`` does; UsageError for a core of no language model."""
     start = time.perf_counter_ns()
     verified = verify_text(core, Policy.local())
@@ -35,5 +36,5 @@ def load_face(core: Path) -> Face:
             f"serving {verified.name}", found="a core of no language model", required="a core with a tokenizer",
             hint="use replay for other models",
         )  # fmt: skip
-    text = Text.of(verified)
+    text = Text.of(verified, renderer)
     return Face(verified.name, verified.digest, verified.core.numerics, facts, text, time.perf_counter_ns() - start)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from heliograph.errors import HeliographError, UsageError
+from heliograph.runtime.template import Process as Renderer
 from heliograph.serve.front.spawn import Process, spawn
 from heliograph.serve.limits import LIMITS
 
@@ -58,10 +59,11 @@ class Report(Protocol):
         """A signal came: running requests may end, new ones are refused."""
 
 
-def serve(options: Options, report: Report, process: Process | None = None) -> int:
+def serve(options: Options, report: Report, process: Process | None = None, renderer: Renderer | None = None) -> int:
     """Serves until a signal ends it, then gives 0. Raises the error that ended the server otherwise.
 
-    process: a worker that was spawned already, so that it starts beside what the caller still had to do.
+    process, renderer: a worker and a process that renders chat templates which were started already, so that they
+    start beside what the caller still had to do.
     """
     began = time.monotonic()
     gc.disable()  # imports make no garbage, and walking what they made is 6 % of their time
@@ -73,7 +75,7 @@ def serve(options: Options, report: Report, process: Process | None = None) -> i
         report.listening(url_of(listener))
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  no import before the spawn that can wait
 
-        face = ThreadPoolExecutor(1, "face").submit(_load_face, options.core)
+        face = ThreadPoolExecutor(1, "face").submit(_load_face, options.core, renderer)
         raise_descriptors()
         before = time.perf_counter_ns()
         from heliograph.serve.front.server import run  # noqa: PLC0415  100 ms of imports, while the worker starts
@@ -135,7 +137,7 @@ def raise_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _load_face(core: Path) -> Face:
+def _load_face(core: Path, renderer: Renderer | None) -> Face:
     from heliograph.serve.front.face import load_face  # noqa: PLC0415  in its thread, beside the server's imports
 
-    return load_face(core)
+    return load_face(core, renderer)

@@ -26,10 +26,13 @@ from heliograph.serve.worker.engine import Engine
 from heliograph.serve.worker.link import FrontGone, Link
 
 OK, FAILED = 0, 1
+NAME = "helio-worker"  # as top and ps -o comm show it: the first one has the command line of its front
 
 
 def main(descriptor: int, began: int) -> int:
     """``began``: ``time.perf_counter_ns()`` before the imports. The exit code."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(NAME)
     leave_with(descriptor)
     link = Link(descriptor)
     with ExitStack() as held:
