@@ -80,6 +80,7 @@ def test_a_copy_holds_its_own_end_alone(started: Started) -> None:
 
 def test_a_copy_has_nothing_in_memory_that_only_the_others_need(started: Started) -> None:
     imported(started)
+    until(lambda: "blake3" in Path(f"/proc/{started.worker}/maps").read_text(), "the worker has its imports")
     worker = Path(f"/proc/{started.worker}/maps").read_text()
     assert not any(name in worker for name in ("tokenizers", "minijinja", "uvloop", "httptools", "numpy"))
     renderer = Path(f"/proc/{started.renderer}/maps").read_text()

@@ -6,6 +6,7 @@ and its renderer of chat templates. So this module imports next to nothing, not 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         start_in_fixed_environment()
     elif words[:1] == ["serve"] and arguments is None and not {"-h", "--help"} & {*words}:
+        gc.disable()  # until the server runs: imports make no garbage, and looking for it is an eighth of their time
         from heliograph.serve.fork import make_copies  # noqa: PLC0415
 
         copies = make_copies()  # they end by themselves if the command does not take them

@@ -1,8 +1,8 @@
 """The first worker and the process that renders chat templates, as copies of the process that becomes the front.
 
 They are made when everything is imported that the front and one of them need, and nothing else: that is two starts of
-an interpreter and two times those imports less, a tenth of the processor time of a start. Later ones are started by
-exec (``front.spawn``, ``runtime.template``), for a copy is safe only of a process with one thread and no open files:
+an interpreter and two times those imports less, a sixth of the processor time of a start. Later ones are started by
+exec (``front.spawn``, ``runtime.template``), for a copy is safe only of a process with one thread and no files open:
 so only the console command does this, before anything else.
 """
 
@@ -59,7 +59,6 @@ class Copies(NamedTuple):
 
 
 def make_copies() -> Copies:
-    gc.disable()  # until the server runs: imports make no garbage
     worker = _fork_worker()
     return Copies(worker, _fork_renderer())
 
@@ -89,6 +88,7 @@ def _fork_renderer() -> Renderer:
         os.closerange(3, MAX_DESCRIPTORS)
         from heliograph.runtime.render import main  # noqa: PLC0415  a front has no engine of templates
 
+        gc.enable()
         main()
         return 0
 
