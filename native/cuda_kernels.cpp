@@ -88,7 +88,7 @@ std::pair<uint64_t, uint64_t> CudaModule::global_address(const std::string &name
   CUdeviceptr address = 0;
   size_t size = 0;
   const CUresult result = context_->api().cuModuleGetGlobal(&address, &size, module_, name.c_str());
-  if (result == CUDA_ERROR_NOT_FOUND)
+  if (result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_INVALID_VALUE)  // the latter by driver 580.159
     throw Error("ModuleError", doing, "no such variable", "a variable of the image", "take a name from its symbols");
   context_->check(result, "cuModuleGetGlobal", doing.c_str());
   return {address, size};

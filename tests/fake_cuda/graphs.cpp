@@ -96,9 +96,9 @@ CUresult acceptable(const Node &node, int id, const Value &value) {
       const Three cluster = dimensions(attribute(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));
       const bool preferred = id == CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION;
       const bool consent = function.attributes.at(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0;
-      if (!wanted.blocks() || wanted.blocks() > (consent ? 16u : 8u)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+      if (!wanted.blocks() || (!consent && wanted.blocks() > 8)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
       for (int axis = 0; axis < 3; ++axis) {
-        if (node.grid[axis] % wanted.at[axis]) return CUDA_ERROR_INVALID_VALUE;
+        if (node.grid[axis] % wanted.at[axis]) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         if (preferred && (!cluster.at[axis] || wanted.at[axis] % cluster.at[axis])) return CUDA_ERROR_INVALID_VALUE;
       }
       return CUDA_SUCCESS;
@@ -291,12 +291,13 @@ CUDA_ENTRY cuGraphAddNode_v2(CUgraphNode *out, CUgraph handle_, const CUgraphNod
     case CU_GRAPH_NODE_TYPE_MEMSET: {
       const CUDA_MEMSET_NODE_PARAMS_v2 &m = params->memset;
       if (m.elementSize != 1 && m.elementSize != 2 && m.elementSize != 4) return CUDA_ERROR_INVALID_VALUE;
-      if (!m.ctx || !m.height) return CUDA_ERROR_INVALID_VALUE;
+      if (!m.ctx || !m.height || !m.width) return CUDA_ERROR_INVALID_VALUE;
       node.memset = {m.dst, m.pitch, m.value, m.elementSize, m.width, m.height};
       break;
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-      if (!params->memcpy.copyCtx || !params->memcpy.copyParams.Height || !params->memcpy.copyParams.Depth)
+      if (!params->memcpy.copyCtx || !params->memcpy.copyParams.Height || !params->memcpy.copyParams.Depth ||
+          !params->memcpy.copyParams.WidthInBytes)
         return CUDA_ERROR_INVALID_VALUE;
       node.copy = params->memcpy.copyParams;
       break;
@@ -473,6 +474,7 @@ CUDA_ENTRY cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle_, unsign
     if (step.node.type != CU_GRAPH_NODE_TYPE_KERNEL) continue;
     const Function &function = s.functions[step.node.function];
     const Three cluster = dimensions(attribute(step.node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));
+    if (cluster.blocks() > 16) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     if (function.attributes.at(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) && !cluster.blocks())
       return CUDA_ERROR_INVALID_CLUSTER_SIZE;
   }

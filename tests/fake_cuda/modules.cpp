@@ -297,7 +297,7 @@ CUDA_ENTRY cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule han
   Module *module = find(s.modules, handle, "module");
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   const auto at = module->globals.find(name);
-  if (at == module->globals.end()) return CUDA_ERROR_NOT_FOUND;
+  if (at == module->globals.end()) return CUDA_ERROR_INVALID_VALUE;
   *address = at->second.address;
   *size = at->second.size;
   return CUDA_SUCCESS;

@@ -89,6 +89,7 @@ CUDA_ENTRY cuStreamDestroy_v2(CUstream handle) {
 
 CUDA_ENTRY cuStreamSynchronize(CUstream handle) {
   FAKE_CONTEXT_CALL(cuStreamSynchronize);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;  // of any stream of this thread
   if (!handle) return wait_until(context, context->legacy);  // the default stream
   Stream *stream = find(s.streams, handle, "stream");
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -134,7 +135,7 @@ CUDA_ENTRY cuEventSynchronize(CUevent handle) {
   FAKE_CONTEXT_CALL(cuEventSynchronize);
   Event *event = find(s.events, handle, "event");
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
+  if (event->capture) return CUDA_ERROR_INVALID_VALUE;
   return wait_until(event->context, event->done);
 }
 
