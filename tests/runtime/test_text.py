@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -199,6 +200,12 @@ def test_conversation_without_a_template_is_refused() -> None:
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+def test_renderer_that_nothing_is_rendered_with_is_ended() -> None:
+    renderer = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    Text(Source(), byte_level().to_str().encode(), "", renderer).close()
+    assert renderer.poll() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Metaspace(), decoders.BPEDecoder()])

@@ -22,6 +22,23 @@ print(json.dumps(before | {"worker": copies.worker.pid, "renderer": copies.rende
 sys.stdin.readline()
 os.kill(os.getpid(), 9)
 """
+RENDER = """
+import json, os
+from heliograph.errors import TemplateError
+from heliograph.runtime.template import ChatTemplate
+from heliograph.serve.fork import make_copies
+
+first = make_copies().renderer
+template = ChatTemplate("{% if long %}{{ '{:>999999999}'.format(1) }}{% endif %}ok {{ n }}", first)
+said = [template.render({"n": 1}), template._process is first]
+try:
+    template.render({"n": 2, "long": True})
+except TemplateError as error:
+    said.append(error.found)
+said += [template.render({"n": 3}), template._process is first]
+template.close()
+print(json.dumps(said))
+"""
 LIMIT = 30.0
 
 
@@ -101,6 +118,17 @@ def test_copies_end_with_the_front_however_it_ends(started: Started) -> None:
     assert started.process.wait(LIMIT) == -signal.SIGKILL
     for pid in (started.worker, started.renderer):
         until(lambda pid=pid: not Path(f"/proc/{pid}").exists() or state(pid) == "Z", "the end of a copy")
+
+
+def test_a_copy_renders_within_the_bounds_and_another_process_after_it() -> None:
+    done = subprocess.run([sys.executable, "-c", RENDER], capture_output=True, text=True, check=True, timeout=LIMIT)
+    assert json.loads(done.stdout) == ["ok 1", True, "more than 512 MiB of memory", "ok 3", False]
+
+
+def test_a_renderer_that_gets_no_template_ends_quietly() -> None:
+    code = "from heliograph.serve.fork import make_copies\nr = make_copies().renderer\nr.stdin.close()\nprint(r.wait())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def state(pid: int) -> str:

@@ -90,7 +90,10 @@ def attempt(step: Callable[[], str], seconds: float) -> dict[str, str]:
 
 
 def main() -> None:
-    first = json.loads(read() or b"")
+    frame = read()
+    if frame is None:  # whoever started this had no template
+        return
+    first = json.loads(frame)
     limit(first["memory"])
     engine = environment()
 

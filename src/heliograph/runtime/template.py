@@ -72,7 +72,7 @@ class ChatTemplate:
         self._end()
 
     def _begin(self, process: Process) -> None:
-        self._end = weakref.finalize(self, _stop, process)
+        self._end = weakref.finalize(self, stop, process)
         self._process = process
         self._compiled = False
         self._send({"template": self._source, "seconds": PROCESSOR_SECONDS, "memory": MEMORY_BYTES, "fuel": FUEL})
@@ -148,7 +148,7 @@ def _start() -> Process:
     )  # fmt: skip
 
 
-def _stop(process: Process) -> None:
+def stop(process: Process) -> None:
     """Ends the process and closes its pipes."""
     if process.poll() is None:
         process.kill()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tokenizers import AddedToken, Tokenizer
 
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
-from heliograph.runtime.template import ChatTemplate, Process
+from heliograph.runtime.template import ChatTemplate, Process, stop
 
 if TYPE_CHECKING:
     from heliograph.core.verify import VerifiedCore
@@ -47,7 +47,9 @@ class Text:
     def __init__(
         self, source: TextSource, tokenizer: bytes, chat_template: str, renderer: Process | None = None
     ) -> None:
-        """``renderer``: see ``ChatTemplate``."""
+        """``renderer``: see ``ChatTemplate``. It is ended if there is no template."""
+        if renderer is not None and not chat_template:
+            stop(renderer)
         # Its process starts while the tokenizer is read.
         self._template = ChatTemplate(chat_template, renderer) if chat_template else None
         self._tokenizer = read_tokenizer(tokenizer)
