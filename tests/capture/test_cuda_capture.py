@@ -1,0 +1,266 @@
+"""What a CUDA capture does beside the GPU: lines of ops, kernels by content, left-over bytes, refusals, the factory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heliograph.capture import capture
+from heliograph.capture.again import Again, second_capture
+from heliograph.capture.classify import NodeCensus
+from heliograph.capture.cuda.graphs import CapturedGraph, attributed, literal_nodes, stored_nodes
+from heliograph.capture.cuda.kernels import CudaKernels
+from heliograph.capture.cuda.ops import OpCounter, OpSpan
+from heliograph.capture.cuda.pools import Live
+from heliograph.capture.cuda.record import _apart
+from heliograph.capture.cuda.session import check_pytorch
+from heliograph.capture.trail import Trail, run_model
+from heliograph.core.templates import KernelNode
+from heliograph.errors import CaptureError, UsageError
+
+FIXED = {"TRITON_DISABLE_LINE_INFO": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+SPEC = """
+from torch import nn
+from heliograph.capture import CaptureSpec, EntrySpec, TensorSpec
+
+def make(width="4"):
+    model = nn.Linear(int(width), 2)
+    entry = EntrySpec("step", ({"rows": 1},), {"x": TensorSpec(("rows", int(width)), "f32")}, lambda m, x: {"y": m(x)})
+    return model.eval(), CaptureSpec("linear", (entry,))
+
+def wrong():
+    return 5
+
+number = 7
+"""
+
+
+# ---- lines ---------------------------------------------------------------------------------------------------------
+class Launching(nn.Module):
+    """Every op launches one node; the model launches two more by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ReLU()
+        self.nodes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x) + 1
+        self.nodes += 2  # past the dispatcher
+        return y * 2
+
+
+class Nodes:
+    """Counts as the driver would: it is asked before and after each op, and each op adds one."""
+
+    def __init__(self, model: Launching) -> None:
+        self._model = model
+        self._asked = 0
+
+    def __call__(self) -> int:
+        self._asked += 1
+        self._model.nodes += self._asked % 2 == 0
+        return self._model.nodes
+
+
+def test_each_node_has_the_op_and_line_that_launched_it() -> None:
+    model = Launching()
+    trail = Trail(model)
+    counter = OpCounter(trail, Nodes(model))
+    with torch.no_grad(), trail, counter:
+        run_model(lambda: model(torch.ones(4)))
+    counter.close()
+    spans = counter.spans[-4:]  # behind the op that makes the input
+    assert [(span.end - span.first, span.path) for span in spans] == [
+        (1, "inner/relu.0"), (1, "add.0"), (2, "launch.0"), (1, "mul.0")
+    ]  # fmt: skip
+    assert all(before.end == after.first for before, after in pairwise(spans))
+    assert "between add and" in spans[2].origin
+    lines = [span.origin.rpartition("test_cuda_capture.py:")[2] for span in spans]
+    assert lines[0] == lines[1], "one line of the model"
+    assert int(lines[3]) == int(lines[1]) + 2
+
+
+def test_a_node_belongs_to_the_span_that_holds_it() -> None:
+    spans = (OpSpan(0, 2, "a", "a line", ()), OpSpan(3, 4, "b", "b line", ()))
+    captured = CapturedGraph(None, None, spans, (None,) * 4, (0, 1, 2, 3))  # type: ignore[arg-type]
+    assert [captured.origin(node) for node in range(4)] == ["a line", "a line", "-", "b line"]
+    assert attributed([captured]) == (3, 4)
+
+
+# ---- kernels -------------------------------------------------------------------------------------------------------
+@dataclass
+class FakeFunction:
+    name: str
+    image: int
+    attributes: list[tuple[int, int]] = field(default_factory=list)
+    param_bytes: int = 16
+
+
+class FakeImages:
+    def __init__(self, *data: bytes) -> None:
+        self.data = data
+
+    def number(self, function: FakeFunction) -> int:
+        return function.image
+
+    def image(self, number: int) -> bytes:
+        return self.data[number]
+
+    def library(self, number: int) -> str:
+        return f"lib{number}.so"
+
+
+def numbered(*data: bytes) -> CudaKernels:
+    return CudaKernels(FakeImages(*data), None)  # type: ignore[arg-type]
+
+
+def test_equal_images_are_one_and_equal_names_in_others_are_not() -> None:
+    kernels = numbered(b"one", b"one", b"two")
+    functions = [FakeFunction("f", 0), FakeFunction("f", 1), FakeFunction("f", 2), FakeFunction("g", 2)]
+    numbers = [kernels.number(function, 0) for function in functions]  # type: ignore[arg-type]
+    assert numbers == [0, 0, 1, 2]
+    assert kernels.name(0)[0] != kernels.name(1)[0]
+    assert kernels.name(1)[0] == kernels.name(2)[0]
+
+
+def test_a_function_is_allowed_the_shared_memory_that_its_nodes_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.capture.cuda.kernels.variables", lambda data: NoVariables)
+    kernels = numbered(b"one")
+    small, large = FakeFunction("f", 0, [(8, 49152), (9, -1)]), FakeFunction("g", 0, [(8, 1000)])
+    for function, shared in ((small, 100), (small, 65536), (large, 0)):
+        kernels.number(function, shared)  # type: ignore[arg-type]
+    found = kernels.kernels()
+    assert [function.attributes for function in found.functions] == [((8, 65536), (9, -1)), ((8, 1000),)]
+    assert [image.origin for image in found.images] == ["lib0.so"]
+
+
+class NoVariables:
+    named = ()
+    unnamed = ()
+
+
+def test_variables_without_names_stop_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unnamed(NoVariables):
+        unnamed = ((".nv.global", 4096),)
+
+    monkeypatch.setattr("heliograph.capture.cuda.kernels.variables", lambda data: Unnamed)
+    kernels = numbered(b"one")
+    kernels.number(FakeFunction("f", 0), 0)  # type: ignore[arg-type]
+    with pytest.raises(CaptureError, match=r"4096 bytes of \.nv\.global"):
+        kernels.kernels()
+
+
+# ---- nodes ---------------------------------------------------------------------------------------------------------
+@dataclass
+class FakeNode:
+    params: bytes
+    kind: int = 0
+    function: FakeFunction = field(default_factory=lambda: FakeFunction("f", 0))
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (32, 1, 1)
+    shared_bytes: int = 0
+    form: int = 1
+    attrs: tuple[tuple[int, bytes], ...] = ()
+
+
+def test_left_over_bytes_become_zeros_and_are_explored_as_captured() -> None:
+    nodes = (FakeNode(bytes(range(1, 17))), FakeNode(bytes(range(16))))
+    captured = CapturedGraph(None, None, (), nodes, (0, 1))  # type: ignore[arg-type]
+    kernels = numbered(b"one")
+    stored = stored_nodes(captured, (NodeCensus(zeroed=((4, 3),)), NodeCensus()), kernels)
+    assert isinstance(stored[0], KernelNode)
+    assert stored[0].params == bytes([1, 2, 3, 4, 0, 0, 0, *range(8, 17)])
+    assert stored[0].form == 1
+    literal = literal_nodes(stored, captured)
+    assert literal is not None
+    assert [node.params for node in literal if isinstance(node, KernelNode)] == [node.params for node in nodes]
+    kept = stored_nodes(captured, (NodeCensus(), NodeCensus()), kernels)
+    assert literal_nodes(kept, captured) is None
+
+
+def test_blocks_with_too_little_between_them_are_one_buffer() -> None:
+    blocks = (Live(0, 512), Live(512, 100), Live(1024, 10), Live(4096, 5))
+    assert _apart(blocks) == [(0, 612), (1024, 1034), (4096, 4101)]
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+def test_a_pytorch_for_another_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for built in (None, "12.8"):
+        monkeypatch.setattr(torch.version, "cuda", built)
+        with pytest.raises(CaptureError, match="CUDA"):
+            check_pytorch(FIXED)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    check_pytorch(FIXED)
+
+
+def test_a_process_that_was_on_the_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(CaptureError, match="initialised"):
+        check_pytorch(FIXED)
+
+
+def test_settings_of_the_allocator_and_a_free_environment_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(UsageError, match="PYTORCH_ALLOC_CONF"):
+        check_pytorch(FIXED | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    for missing in FIXED:
+        with pytest.raises(UsageError, match=missing):
+            check_pytorch({name: value for name, value in FIXED.items() if name != missing})
+
+
+def test_a_capture_for_cuda_without_one_says_so(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SPEC)
+    model, spec = Again(f"{tmp_path / 'model.py'}:make").make()
+    with pytest.raises(CaptureError, match="no CUDA"):
+        capture(model, spec, cores=tmp_path / "cores", device="cuda")
+    assert not (tmp_path / "cores").exists()
+
+
+# ---- the factory ---------------------------------------------------------------------------------------------------
+def test_a_factory_makes_model_and_spec(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SPEC)
+    model, spec = Again(f"{tmp_path / 'model.py'}:make", ("8",)).make()
+    assert isinstance(model, nn.Linear)
+    assert spec.model == "linear"
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("{0}/model.py", "no function in it"),
+        ("{0}/other.py:make", "no such file"),
+        ("{0}/model.py:number", "no function 'number'"),
+        ("{0}/model.py:missing", "no function 'missing'"),
+        ("{0}/model.py:wrong", "a int"),
+        ("no.such.module:make", "No module named"),
+    ],
+)
+def test_what_is_no_factory_is_named(tmp_path: Path, factory: str, said: str) -> None:
+    (tmp_path / "model.py").write_text(SPEC)
+    with pytest.raises(UsageError, match=said):
+        Again(factory.format(tmp_path)).make()
+
+
+def test_a_second_capture_that_fails_says_why(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SPEC)
+    with pytest.raises(CaptureError, match="no CUDA"):
+        second_capture(Again(f"{tmp_path / 'model.py'}:make"), 0)
+
+
+def test_the_command_captures_what_a_function_makes(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SPEC)
+    command = [sys.executable, "-m", "heliograph", "capture", f"{tmp_path / 'model.py'}:make", "--json"]
+    ended = subprocess.run(
+        [*command, "--cores", str(tmp_path / "cores"), "--name", "linear"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "cores" / "linear" / "core.json").is_file()

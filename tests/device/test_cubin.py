@@ -1,0 +1,78 @@
+"""The variables of a cubin, read from its symbols."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from heliograph.device.cubin import Variable, variables
+from heliograph.errors import ModuleError
+
+OBJECT, FUNC = 1, 2
+
+
+def cubin(sections: dict[str, int], symbols: list[tuple[str, str, int, int, int]]) -> bytes:
+    """An ELF file with sections (name to size) and symbols (name, section, offset, size, type)."""
+    names = bytearray(b"\0")
+    texts = bytearray(b"\0")
+
+    def text(table: bytearray, name: str) -> int:
+        at = len(table)
+        table += name.encode() + b"\0"
+        return at
+
+    order = ["", ".shstrtab", ".strtab", ".symtab", *sections]
+    heads = {name: text(names, name) if name else 0 for name in order}
+    table = bytearray(24)
+    for name, section, offset, size, kind in symbols:
+        table += struct.pack("<IBBHQQ", text(texts, name), kind, 0, order.index(section), offset, size)
+    at, bodies, headers = 64, bytearray(), []
+    for name in order:
+        body = {".shstrtab": bytes(names), ".strtab": bytes(texts), ".symtab": bytes(table)}.get(name, b"")
+        size = len(body) or sections.get(name, 0)
+        kind = {"": 0, ".symtab": 2, ".shstrtab": 3, ".strtab": 3}.get(name, 1)
+        link = order.index(".strtab") if name == ".symtab" else 0
+        headers.append(struct.pack("<IIQQQQIIQQ", heads[name], kind, 0, 0, at + len(bodies), size, link, 0, 1, 24))
+        bodies += body
+    start = at + len(bodies)
+    ident = b"\x7fELF\2\1\1".ljust(16, b"\0")
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, 190, 1, 0, 0, start, 0, 64, 0, 0, 64, len(order), 1)
+    return header + bytes(bodies) + b"".join(headers)
+
+
+def test_device_and_constant_variables_are_named_with_their_places() -> None:
+    image = cubin(
+        {".nv.global": 16, ".nv.global.init": 8, ".nv.constant3": 64, ".text.f": 128},
+        [
+            ("table", ".nv.constant3", 0, 64, OBJECT),
+            ("runs", ".nv.global", 4, 4, OBJECT),
+            ("last", ".nv.global", 8, 8, OBJECT),
+            ("seed", ".nv.global.init", 0, 8, OBJECT),
+            ("f", ".text.f", 0, 128, FUNC),
+            ("label", ".nv.global", 0, 0, OBJECT),
+        ],
+    )
+    found = variables(image)
+    assert found.named == (
+        Variable("table", ".nv.constant3", 0, 64),
+        Variable("runs", ".nv.global", 4, 4),
+        Variable("last", ".nv.global", 8, 8),
+        Variable("seed", ".nv.global.init", 0, 8),
+    )
+    assert found.unnamed == ()
+
+
+def test_bytes_that_no_symbol_reaches_are_told() -> None:
+    assert variables(cubin({".nv.global": 4096}, [])).unnamed == ((".nv.global", 4096),)
+    assert variables(cubin({".nv.global": 4096}, [("a", ".nv.global", 0, 4096, OBJECT)])).unnamed == ()
+
+
+def test_images_without_variables_have_none() -> None:
+    assert variables(cubin({".text.f": 16, ".nv.constant0.f": 96}, [])) == variables(cubin({}, []))
+
+
+@pytest.mark.parametrize("image", [b"", b"\x7fELF", b".version 9.0\n.target sm_90\n", cubin({}, [])[:-70]])
+def test_what_is_no_complete_cubin_is_refused(image: bytes) -> None:
+    with pytest.raises(ModuleError, match="cubin"):
+        variables(image)
