@@ -45,8 +45,9 @@ def run_case(loaded: Loaded, bucket: Bucket, case: Case) -> CaseResult:
 def state_digest(loaded: Loaded, units: int) -> str:
     """BLAKE3 over the fixed part of ``state``, then over units 1 to ``units - 1`` of growth."""
     region, memory = loaded.growing, loaded.memory
-    digest = hasher(region.grow * units if region is not None else 0)
-    if size := fixed_state(loaded):
+    size = fixed_state(loaded)
+    digest = hasher(size + (region.grow * units if region is not None else 0))
+    if size:
         with memory.contents("state", 0, size) as fixed:
             digest.update(fixed)
     if region is not None and units > 1:
