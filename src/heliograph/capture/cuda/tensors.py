@@ -27,8 +27,8 @@ class _Memory:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "strides": None, "version": 3}
 
 
-def tensor_at(address: int, shape: Sequence[int], dtype: str, *, index: int = 0) -> Tensor:
-    """A contiguous tensor over device memory at ``address``. The memory must stay for as long as the tensor is used."""
+def tensor_at(address: int, shape: Sequence[int], dtype: str, *, index: int) -> Tensor:
+    """A contiguous tensor over memory of CUDA device ``index``, which must stay for as long as the tensor is used."""
     size = prod(shape) * ITEM_BYTES[dtype]
     device = torch.device("cuda", index)
     if size == 0:
@@ -37,7 +37,7 @@ def tensor_at(address: int, shape: Sequence[int], dtype: str, *, index: int = 0)
     return flat.view(TORCH_DTYPES[dtype]).view(tuple(shape))
 
 
-def weight_tensor(weight: Weight, address: int, *, index: int = 0) -> Tensor:
+def weight_tensor(weight: Weight, address: int, *, index: int) -> Tensor:
     """A weight's place on the device as what the model has it as: a parameter or a plain tensor, with its marks."""
     placed = tensor_at(address, weight.shape, weight.dtype, index=index)
     if isinstance(weight.tensor, nn.Parameter):

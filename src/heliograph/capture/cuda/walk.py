@@ -49,6 +49,7 @@ class CudaWalk:
         self.buffers = BufferTable(spec.slot, units=spec.units)
         self.graphs: dict[str, PlacedGraph] = {}
         self._regions = session.regions
+        self._index = session.device.index
         self._weights = {weight.name: self._place_weight(weight) for weight in weights}
         ordered = sorted(spec.state.items(), key=lambda item: item[1].grows)  # the growing one last
         self._state = {
@@ -70,7 +71,7 @@ class CudaWalk:
         """A tensor over the place of each weight, by its first name, with the model's values."""
         placed: dict[str, Tensor] = {}
         for weight in self.weights:
-            tensor = weight_tensor(weight, self.buffers.address(self._weights[weight.name]))
+            tensor = weight_tensor(weight, self.buffers.address(self._weights[weight.name]), index=self._index)
             placed[weight.name] = tensor
         self.fill_weights(placed)
         return placed
@@ -134,7 +135,7 @@ class CudaWalk:
         if index not in self._tensors:
             buffer = self.buffers.all[index]
             shape = (self.spec.units, *buffer.shape) if buffer.grows else buffer.shape
-            self._tensors[index] = tensor_at(self.buffers.address(index), shape, buffer.dtype)
+            self._tensors[index] = tensor_at(self.buffers.address(index), shape, buffer.dtype, index=self._index)
         return self._tensors[index]
 
     def _place_weight(self, weight: Weight) -> int:
