@@ -22,7 +22,7 @@ from heliograph.capture.cuda.pools import Live
 from heliograph.capture.cuda.record import _apart
 from heliograph.capture.cuda.session import check_pytorch
 from heliograph.capture.trail import Trail, run_model
-from heliograph.core.templates import KernelNode
+from heliograph.core.templates import EmptyNode, KernelNode
 from heliograph.errors import CaptureError, UsageError
 
 FIXED = {"TRITON_DISABLE_LINE_INFO": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -92,7 +92,8 @@ def test_a_node_belongs_to_the_span_that_holds_it() -> None:
     spans = (OpSpan(0, 2, "a", "a line", ()), OpSpan(3, 4, "b", "b line", ()))
     captured = CapturedGraph(None, None, spans, (None,) * 4, (0, 1, 2, 3))  # type: ignore[arg-type]
     assert [captured.origin(node) for node in range(4)] == ["a line", "a line", "-", "b line"]
-    assert attributed([captured]) == (3, 4)
+    nodes = [EmptyNode(captured.origin(node)) for node in range(4)]
+    assert attributed([nodes, nodes[:1]]) == "lines: 4 of 5 nodes have theirs"
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------

@@ -63,6 +63,17 @@ class Ranges:
         return len(self._taken)
 
 
+def check_span(role: str, size: int) -> None:
+    """OutOfMemoryError if a region has no room for so many bytes."""
+    if size > region_span(role):
+        raise OutOfMemoryError(
+            f"placing the {role} region",
+            found=f"{size} bytes",
+            required=f"at most {region_span(role)} bytes",
+            hint="capture a smaller model, or fewer or smaller buckets",
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionPool:
     """A region as a pool: memory that graphs may point into, and the object that keeps it."""
@@ -115,13 +126,7 @@ class Arena:
         return arena
 
     def _back(self, role: str, size: int) -> None:
-        if size > region_span(role):
-            raise OutOfMemoryError(
-                f"placing the {role} region",
-                found=f"{size} bytes",
-                required=f"at most {region_span(role)} bytes",
-                hint="capture a smaller model, or fewer or smaller buckets",
-            )
+        check_span(role, size)
         reservation = self.device.reserve(region_base(self.slot, role), region_span(role))
         self.blocks[role] = Block(role, reservation, size)
         reservation.map(0, align(size, self.device.granularity))

@@ -56,9 +56,9 @@ def capture(
 
     name: of the core; left out, ``{arch}-tp{n}-{YYYYMMDDhhmm}`` in UTC. cap: bytes of a weight file at most.
     retain: "template", or "executable" to instantiate every graph while capturing. flags: instantiation flags.
-    consume: the model's tensors are moved into the core's memory, so that they never exist twice; the model is left
-    without them. sources: the model's files, name to BLAKE3, for the record. key: signs; left out, this machine's
-    development key. device: "host" or "cuda"; of the latter the one with this ``index``. again: how the model is made
+    consume: on the host, the model's tensors are moved into the core's memory, so that they never exist twice; the
+    model is left without them. sources: the model's files, name to BLAKE3, for the record. key: signs; left out, this
+    machine's development key. device: "host" or "cuda"; of the latter the one with this ``index``. again: how the model is made
     anew for the second capture of an exact census on CUDA; without it words are told apart by range, with doubts.
     study: called with the recording before it is written; with ``retain="executable"`` it can replay it here.
     workers: threads that run kernels, 0 for all processors. memory_limit: bytes of the device,
@@ -109,6 +109,7 @@ def _record_cuda(
 ) -> Recording:  # fmt: skip
     """Imported here: what a capture on the host does not need."""
     from heliograph.capture.again import second_capture  # noqa: PLC0415
+    from heliograph.capture.cuda.graphs import attributed  # noqa: PLC0415
     from heliograph.capture.cuda.record import record_cuda  # noqa: PLC0415
     from heliograph.capture.cuda.session import CudaSession  # noqa: PLC0415
 
@@ -121,7 +122,9 @@ def _record_cuda(
     recording, census = record_cuda(
         model, spec, session=session, second=second, retain=retain, flags=flags, progress=tell
     )
-    notes.census = tuple(census.lines())
+    lines = attributed([recorded.nodes for recorded in recording.graphs])
+    again_ms = f"second capture: {notes.phases.get('second capture', 0) / 1e6:.0f} ms"
+    notes.census = (*census.lines(), *([again_ms] if second is not None else []), lines)
     for line in notes.census:
         tell(line, 0, 0)
     return recording

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import msgspec
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from heliograph._native import Device, Node
 from heliograph.capture.arena import Arena
@@ -57,7 +58,7 @@ def record(
     tell = progress or (lambda doing, done, total: None)
     buckets = [(entry, bucket) for entry in spec.entries for bucket in entry.buckets]
     weights = model_weights(model)
-    with ExitStack() as undo, fixed_settings(), without_traces(model):
+    with ExitStack() as undo, fixed_settings(), without_traces(model, _without_values):
         walker = Walker(model, spec, weights)
         first = Walk(walker, units=spec.units + 1 if spec.units else 0)
         for done, (entry, bucket) in enumerate(buckets):
@@ -103,6 +104,10 @@ def record(
         )
         undo.pop_all()
     return recording
+
+
+def _without_values(value: object) -> bool:
+    return isinstance(value, FakeTensor)
 
 
 def _sizes(first: Walk, second: Walk) -> dict[str, int]:

@@ -7,14 +7,14 @@ is stored once, under its first name. A packed parameter says what it stands for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from blake3 import blake3
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from heliograph._native import Reservation
 from heliograph.capture.storages import DTYPES
@@ -73,14 +73,18 @@ def fake_weights(weights: tuple[Weight, ...], mode: FakeTensorMode) -> dict[str,
     fakes: dict[str, Tensor] = {}
     with mode, torch.no_grad():
         for weight in weights:
-            fake = torch.empty(weight.shape, dtype=weight.tensor.dtype)
-            if isinstance(weight.tensor, nn.Parameter):
-                fake = nn.Parameter(fake, requires_grad=False)
-            for name, value in vars(weight.tensor).items():
-                if name.startswith("heliograph_"):
-                    setattr(fake, name, value)
-            fakes[weight.name] = fake
+            fakes[weight.name] = standing_for(weight, torch.empty(weight.shape, dtype=weight.tensor.dtype))
     return fakes
+
+
+def standing_for(weight: Weight, tensor: Tensor) -> Tensor:
+    """A tensor as what the model has a weight as: a parameter or a plain tensor, with its marks."""
+    if isinstance(weight.tensor, nn.Parameter):
+        tensor = nn.Parameter(tensor, requires_grad=False)
+    for name, value in vars(weight.tensor).items():
+        if name.startswith("heliograph_"):
+            setattr(tensor, name, value)
+    return tensor
 
 
 @contextmanager
@@ -98,15 +102,15 @@ def swapped(model: nn.Module, weights: tuple[Weight, ...], fakes: dict[str, Tens
 
 
 @contextmanager
-def without_traces(model: nn.Module) -> Iterator[None]:
-    """Attributes of modules that hold a tensor without values on the way out are what they were on the way in."""
+def without_traces(model: nn.Module, trace: Callable[[object], bool]) -> Iterator[None]:
+    """Attributes of modules that hold a ``trace`` of the capture on the way out are what they were on the way in."""
     before = {module: dict(vars(module)) for module in model.modules()}
     try:
         yield
     finally:
         for module, attributes in before.items():
             for name, value in list(vars(module).items()):
-                if isinstance(value, FakeTensor):
+                if trace(value):
                     if name in attributes:
                         vars(module)[name] = attributes[name]
                     else:

@@ -113,20 +113,19 @@ def command(
 class _Made:
     model: nn.Module
     spec: CaptureSpec
-    again: Again
+    again: Again | None  # for a second capture, which only CUDA has
     sources: dict[str, str]  # the model's files, name to digest, where it has any
 
 
 def _made(model: str, target: str) -> _Made:
     """The model that the argument names, and how it is made in another process."""
     if ".py:" in model:
-        again = Again(model)
-        return _Made(*again.make(), again, {})
+        factory = Again(model)
+        return _Made(*factory.make(), factory, {})
     if target == "cuda":
         from heliograph.models.load_cuda import load_for_cuda  # noqa: PLC0415 - needs triton
 
-        loaded = load_for_cuda(Path(model))
+        loaded, again = load_for_cuda(Path(model)), Again("heliograph.models.load_cuda:make", (model,))
     else:
-        loaded = load_model(Path(model))
-    again = Again("heliograph.models.load_cuda:make", (model,))
+        loaded, again = load_model(Path(model)), None
     return _Made(loaded.model, loaded.spec, again, {source.name: source.digest for source in loaded.sources})

@@ -10,9 +10,9 @@ import click
 from heliograph.cli.output import device_option, json_option, print_json
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
-from heliograph.runtime.attempt import torch_loaded
 from heliograph.runtime.generate import generate
 from heliograph.runtime.load import load
+from heliograph.runtime.maps import torch_loaded
 from heliograph.runtime.sampling import Sampling
 from heliograph.runtime.text import Text
 
@@ -50,9 +50,8 @@ def command(
     with verify(core, Policy.local()) as verified:
         text = Text.of(verified)
         ids = text.encode(prompt) if raw else text.encode_chat([{"role": "user", "content": prompt}])
-        with load(
-            verified, workers=workers, index=device, ready=()
-        ) as program:  # each bucket is tested before its first run
+        # Each bucket is tested before its first run.
+        with load(verified, workers=workers, index=device, ready=()) as program:
             loaded = time.perf_counter_ns()
             decoder = text.decoder()
             tokens: list[int] = []

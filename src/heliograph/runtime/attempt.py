@@ -17,6 +17,7 @@ from heliograph.core.verify import verify
 from heliograph.device.open import open_device
 from heliograph.runtime.load import Phases, assemble
 from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.maps import torch_loaded
 from heliograph.runtime.narrow import narrow
 from heliograph.runtime.patterns import Pattern
 from heliograph.runtime.plan import growing_region, tested_units
@@ -192,8 +193,3 @@ def _counters(loaded: Loaded, graphs: list[GraphReport]) -> tuple[Counter, ...]:
         Counter(name="nodes", recorded=sum(graph.nodes for graph in core.graphs), rebuilt=rebuilt["nodes"]),
         Counter(name="edges", recorded=sum(graph.edges for graph in core.graphs), rebuilt=rebuilt["edges"]),
     )
-
-
-def torch_loaded() -> bool:
-    """Whether a library of torch is mapped into this process."""
-    return "libtorch" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")

@@ -51,10 +51,10 @@ class CapturedGraph:
         return span.origin if span is not None else NO_OP
 
 
-def attributed(graphs: Sequence[CapturedGraph]) -> tuple[int, int]:
-    """(nodes whose op is known, all nodes)"""
-    known = [graph.span(node) is not None for graph in graphs for node in range(len(graph.nodes))]
-    return sum(known), len(known)
+def attributed(graphs: Sequence[Sequence[Node]]) -> str:
+    """How many nodes have the op and line that launched them, for printing."""
+    known = [node.origin != NO_OP for graph in graphs for node in graph]
+    return f"lines: {sum(known)} of {len(known)} nodes have theirs"
 
 
 def name_scratch(captured: CapturedGraph, buffers: BufferTable, pool: FrameworkPool) -> None:

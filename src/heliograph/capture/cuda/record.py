@@ -8,14 +8,13 @@ bucket is captured; memory that outlives a run may not come, go or move from the
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 
 import msgspec
 import torch
 from blake3 import blake3
-from torch import nn
+from torch import Tensor, nn
 
 from heliograph.capture.arena import Arena, RegionPool
 from heliograph.capture.census import Census, exact_census, range_census
@@ -25,7 +24,6 @@ from heliograph.capture.cuda.kernels import CudaKernels
 from heliograph.capture.cuda.ops import OpCounter
 from heliograph.capture.cuda.pools import FrameworkPool, Live, check_unmoved
 from heliograph.capture.cuda.session import CudaSession
-from heliograph.capture.cuda.tensors import without_device_traces
 from heliograph.capture.cuda.torch_capture import TorchCapture
 from heliograph.capture.cuda.walk import CudaWalk
 from heliograph.capture.export_graph import Retain, record_export_graph
@@ -35,7 +33,7 @@ from heliograph.capture.recording import Kept, RecordedGraph, Recording
 from heliograph.capture.settings import cuda_settings
 from heliograph.capture.spec import CaptureSpec, EntrySpec, Shape, graph_name
 from heliograph.capture.trail import Trail, run_model
-from heliograph.capture.weights import describe, model_weights, swapped
+from heliograph.capture.weights import describe, model_weights, swapped, without_traces
 from heliograph.capture.words import RecordedNodes, Words
 from heliograph.core.format import BUFFER_ALIGNMENT, region_base
 from heliograph.core.layout import align
@@ -61,13 +59,15 @@ def record_cuda(
     """Records every bucket of a spec on the GPU, and says what its words are.
 
     second: the words of a capture in another slot, for the exact census; without them words are told apart by range,
-    which leaves doubts. The model is on the CPU and stays there.
+    which leaves doubts. The model is on the CPU and stays there. The session is the recording's from here on; it is
+    closed if this fails.
 
     Raises CaptureError (a capture that differs from the second one, memory that moves, a node that cannot be kept),
     ForeignMemoryError, OutOfMemoryError, DriverError, and what the model raises.
     """
-    run = CudaCapture(model, spec, session, progress or (lambda doing, done, total: None))
     with ExitStack() as undo:
+        undo.callback(session.close)
+        run = CudaCapture(model, spec, session, progress or (lambda doing, done, total: None))
         undo.callback(run.close)
         run.capture(retain, flags)
         first = run.words()
@@ -89,7 +89,6 @@ class CudaCapture:
         self.buckets = [(entry, bucket) for entry in spec.entries for bucket in entry.buckets]
         self.graphs: list[CapturedGraph] = []
         self.kernels = CudaKernels(session.images, session.device)
-        self.seconds: dict[str, float] = {}
         self.kept: dict[str, Kept] = {}
         self.lasting: dict[str, tuple[Live, ...]] = {}  # PyTorch's memory that outlives a run, by role
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -104,14 +103,12 @@ class CudaCapture:
     def capture(self, retain: Retain, flags: int) -> None:
         """Everything, from the uncaptured runs on."""
         on_device = swapped(self.model, self.weights, self._placed)
-        with without_device_traces(self.model), cuda_settings(), torch.cuda.stream(self.stream), on_device:
-            with self._timed("warm-up"):
-                self._warm()
-            with self._timed("capture"):
-                for done, (entry, bucket) in enumerate(self.buckets):
-                    self.tell(f"capturing {graph_name(entry, bucket)}", done, len(self.buckets))
-                    self._capture(entry, bucket, retain, flags)
-                    gc.collect()  # the collector is held off; what it would have freed must not be taken for kept
+        with without_traces(self.model, _on_device), cuda_settings(), torch.cuda.stream(self.stream), on_device:
+            self._warm()
+            for done, (entry, bucket) in enumerate(self.buckets):
+                self.tell(f"capturing {graph_name(entry, bucket)}", done, len(self.buckets))
+                self._capture(entry, bucket, retain, flags)
+                gc.collect()  # the collector is held off; what it would have freed must not be taken for kept
             for pool in (self.persistent, self.scratch):
                 check_unmoved(pool, self.lasting[pool.name], "capturing")
 
@@ -167,7 +164,11 @@ class CudaCapture:
                 flags=flags,
                 graph=graph,
             )
-        nodes, top = tuple(graph.template.nodes()), tuple(graph.template.top_level)
+        try:
+            nodes, top = tuple(graph.template.nodes()), tuple(graph.template.top_level)
+        except BaseException:
+            graph.reset()
+            raise
         captured = CapturedGraph(self.walk.graphs[graph.name], graph, tuple(counter.spans), nodes, top)
         name_scratch(captured, self.walk.buffers, self.scratch)
         self.graphs.append(captured)
@@ -180,12 +181,6 @@ class CudaCapture:
             if region.mapped
         )
         return (*placed, self.persistent, self.scratch)
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - start
 
     def _name_lasting(self) -> None:
         """Buffers for PyTorch's memory that outlives a run. In scratch its content matters like that of persistent."""
@@ -309,6 +304,11 @@ class CudaCapture:
             pool.close()
         torch.cuda.empty_cache()
         self.session.close()
+
+
+def _on_device(value: object) -> bool:
+    """Tables that the model makes and keeps lie in memory that goes with the recording."""
+    return isinstance(value, Tensor) and value.is_cuda
 
 
 def _apart(blocks: Sequence[Live]) -> list[tuple[int, int]]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
 
 import torch
 import torch._dynamo  # PyTorch would import it within the first capture, and leave frames behind that hold tensors
 
 from heliograph._native import CudaImages, Reservation
+from heliograph.capture.arena import check_span
 from heliograph.capture.environment import FIXED
 from heliograph.core.format import ROLES, region_base, region_span
+from heliograph.core.layout import align
 from heliograph.device.cuda import open_cuda
-from heliograph.errors import CaptureError, OutOfMemoryError, UsageError
+from heliograph.errors import CaptureError, UsageError
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 CUDA_MAJOR = "13"
@@ -57,14 +58,6 @@ class CudaSession:
         if info is None:
             return None
         return torch_allocation(address) or f"a {info.kind} allocation of {info.size} bytes at {info.base:#x}"
-
-    def __enter__(self) -> CudaSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def check_pytorch(environment: Mapping[str, str] = os.environ) -> None:
@@ -116,14 +109,8 @@ class RegionBytes:
 
     def reach(self, size: int) -> None:
         """Backs the first ``size`` bytes. OutOfMemoryError."""
-        if size > region_span(self.role):
-            raise OutOfMemoryError(
-                f"placing the {self.role} region",
-                found=f"{size} bytes",
-                required=f"at most {region_span(self.role)} bytes",
-                hint="capture a smaller model, or fewer or smaller buckets",
-            )
-        target = -(-size // self._granularity) * self._granularity
+        check_span(self.role, size)
+        target = align(size, self._granularity)
         if target > self.mapped:
             self.reservation.map(self.mapped, target - self.mapped)
             self.mapped = target

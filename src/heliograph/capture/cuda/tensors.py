@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heliograph.capture.storages import TORCH_DTYPES
-from heliograph.capture.weights import Weight
+from heliograph.capture.weights import Weight, standing_for
 from heliograph.ops.launch import ITEM_BYTES
 
 
@@ -39,27 +38,4 @@ def tensor_at(address: int, shape: Sequence[int], dtype: str, *, index: int) -> 
 
 def weight_tensor(weight: Weight, address: int, *, index: int) -> Tensor:
     """A weight's place on the device as what the model has it as: a parameter or a plain tensor, with its marks."""
-    placed = tensor_at(address, weight.shape, weight.dtype, index=index)
-    if isinstance(weight.tensor, nn.Parameter):
-        placed = nn.Parameter(placed, requires_grad=False)
-    for name, value in vars(weight.tensor).items():
-        if name.startswith("heliograph_"):
-            setattr(placed, name, value)
-    return placed
-
-
-@contextmanager
-def without_device_traces(model: nn.Module) -> Iterator[None]:
-    """CUDA tensors that the model keeps in attributes of its modules (lazily made tables) are let go of on the way out:
-    they lie in memory that goes with the recording."""
-    before = {module: dict(vars(module)) for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, attributes in before.items():
-            for name, value in list(vars(module).items()):
-                if isinstance(value, Tensor) and value.is_cuda:
-                    if name in attributes:
-                        vars(module)[name] = attributes[name]
-                    else:
-                        del vars(module)[name]
+    return standing_for(weight, tensor_at(address, weight.shape, weight.dtype, index=index))
