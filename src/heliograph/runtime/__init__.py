@@ -33,6 +33,7 @@ The checker, which runs on drafts in processes of its own:
 - ``scratch``    that condition
 - ``narrow``     which bytes of scratch matter, by halves down to 256
 - ``numbers``    NaN in raw bytes
+- ``maps``       what is mapped into this process
 
 Imports ``core``, ``device``, ``errors`` and the native extension; never torch, numpy, ``capture`` or ``models``.
 """
