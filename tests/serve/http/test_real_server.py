@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +149,31 @@ def test_a_signal_before_ready_ends_it_too(core: Path) -> None:
     (worker,) = server.workers()
     assert server.end() == 0
     eventually(lambda: name_of(worker) == "")
+
+
+@pytest.mark.parametrize("event", ["listening", "phase"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_good_order_from_the_first_thing_it_says(
+    core: Path, event: str, number: signal.Signals
+) -> None:
+    """Each signal comes at once, as by a supervisor that reads the line: before the event loop exists."""
+    code = f"""
+import os, sys
+from pathlib import Path
+from heliograph.cli.serve import Lines
+from heliograph.serve.front.start import Options, serve
+
+class Signalled(Lines):
+    def _say(self, event, **fields):
+        super()._say(event, **fields)
+        if event == {event!r} and fields.get("name", "front/imports") == "front/imports":
+            os.kill(os.getpid(), {int(number)})
+
+sys.exit(serve(Options(core=Path({str(core)!r})), Signalled()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"draining"' in done.stdout
 
 
 def test_a_core_that_was_altered_is_not_served(core: Path, tmp_path: Path) -> None:

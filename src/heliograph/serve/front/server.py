@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from ipaddress import ip_address
@@ -23,7 +22,7 @@ from heliograph.serve.front.connection import Connection
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.service import Service, World
 from heliograph.serve.front.spawn import Process, spawn
-from heliograph.serve.front.start import BACKLOG, Options, Report, tell_start
+from heliograph.serve.front.start import BACKLOG, ENDING, Options, Report, tell_start
 from heliograph.serve.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -39,10 +38,11 @@ class HttpServer(uvicorn.Server):
 
 
 def run(
-    options: Options, process: Process, listener: socket.socket, face: Future[Face], report: Report, began: float
-) -> int:
+    options: Options, process: Process, listener: socket.socket, face: Future[Face], report: Report, began: float,
+    came: Sequence[int],
+) -> int:  # fmt: skip
     """Serves until the end. ``process`` is the first worker, which has been told its start; ``began`` is when
-    that was, by ``time.monotonic``."""
+    that was, by ``time.monotonic``; ``came``: signals that came already."""
     workers = iter([process])
 
     def launch() -> Process:
@@ -57,8 +57,8 @@ def run(
     )
 
     async def until_a_signal() -> None:
-        with signals() as came:
-            await main(options, world, listener, face, report, LIMITS, came, began)
+        with signals(came) as stop:
+            await main(options, world, listener, face, report, LIMITS, stop, began)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(until_a_signal())
@@ -111,16 +111,18 @@ def http_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
 
 
 @contextlib.contextmanager
-def signals() -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set."""
+def signals(came: Sequence[int]) -> Iterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set, or have set if one ``came`` already."""
     loop = asyncio.get_running_loop()
-    came = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, came.set)
+    stop = asyncio.Event()
+    for number in ENDING:
+        loop.add_signal_handler(number, stop.set)
+    if came:
+        stop.set()
     try:
-        yield came
+        yield stop
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             loop.remove_signal_handler(number)
 
 

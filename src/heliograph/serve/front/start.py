@@ -7,8 +7,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import resource
+import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from heliograph.serve.front.face import Face
 
 BACKLOG = 2048  # connections that wait to be accepted
+ENDING = (signal.SIGTERM, signal.SIGINT)  # they end a server in good order
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -65,6 +68,13 @@ def serve(options: Options, report: Report, process: Process | None = None, rend
     process, renderer: a worker and a process that renders chat templates which were started already, so that they
     start beside what the caller still had to do.
     """
+    with signals_kept() as came:
+        return _serve(options, report, process, renderer, came)
+
+
+def _serve(
+    options: Options, report: Report, process: Process | None, renderer: Renderer | None, came: list[int]
+) -> int:
     began = time.monotonic()
     gc.disable()  # imports make no garbage, and walking what they made is 6 % of their time
     process = process or spawn()
@@ -83,13 +93,25 @@ def serve(options: Options, report: Report, process: Process | None = None, rend
         gc.freeze()  # no later collection need walk it either
         gc.enable()
         report.phase("front/imports", time.perf_counter_ns() - before)
-        return run(options, process, listener, face, report, began)
+        return run(options, process, listener, face, report, began, came)
     finally:
         gc.enable()
         if listener is not None:
             listener.close()
         process.kill()
         process.socket.close()
+
+
+@contextlib.contextmanager
+def signals_kept() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT that come before an event loop takes them: they are in the list given, and end nothing."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ENDING}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def tell_start(process: Process, options: Options) -> None:
