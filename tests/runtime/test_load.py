@@ -508,6 +508,33 @@ def test_the_first_buckets_are_ready_and_the_others_before_their_first_run(verif
         assert all(program.is_ready("step", rows=rows) for rows in (1, 2, 4))
 
 
+@pytest.mark.parametrize("how", ["write", "view", "write_state", "state", "launch"])
+def test_a_self_test_puts_back_what_there_is_and_zeros_where_nothing_was(verified: VerifiedCore, how: str) -> None:
+    """Before anybody wrote or launched there is nothing to put back."""
+    shape = {"rows": 1}
+    with load(verified, ready=()) as program:
+        size = program.buffer("step", shape, "x").size
+        program.prepare("step", **shape)
+        assert program.read("step", shape, "x") == bytes(size)
+        assert not any(program.read_state("cache"))
+        if how == "write":
+            program.write("step", shape, "x", bytes([7]) * size)
+        elif how == "view":
+            with program.view("step", shape, "x") as view:
+                view[:] = bytes([7]) * size
+        elif how == "write_state":
+            program.write_state("cache", 5, b"seven")
+        elif how == "state":
+            with program.state("cache") as cache:
+                cache[5:10] = b"seven"
+        else:
+            run_once(program, 1)
+        before = [program.read("step", shape, "x"), program.read_state("cache")]
+        assert any(map(any, before))
+        assert program.self_test(0)
+        assert [program.read("step", shape, "x"), program.read_state("cache")] == before
+
+
 @pytest.mark.parametrize("ready", ["some", [("step", {"rows": 3})], [("leap", {"rows": 1})]])
 def test_what_cannot_be_made_ready_is_a_usage_error(verified: VerifiedCore, ready: Ready) -> None:
     before = maps()

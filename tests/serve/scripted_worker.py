@@ -19,6 +19,7 @@ from heliograph.serve.frames import (
     Hello,
     Launched,
     Load,
+    Loaded,
     Phase,
     Ready,
     Start,
@@ -27,7 +28,7 @@ from heliograph.serve.frames import (
     encode,
 )
 
-READY = Ready(concurrency=8, blocks=64, block_tokens=16, biases=64)
+LOADED = Loaded(concurrency=8, blocks=64, block_tokens=16, biases=64)
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,15 @@ class Script:
     interval: float = 0.0  # seconds between launches
     digest: str = "d" * 64
     protocol: int = PROTOCOL
-    ready: Ready = READY
-    fails: Failed | None = None  # said instead of Ready
+    loaded: Loaded = LOADED
+    fails: Failed | None = None  # said instead of Loaded
+    fails_tests: Failed | None = None  # said instead of Ready, by one worker
+    testing: asyncio.Event | None = None  # waited for between Loaded and Ready
     start_delay: float = 0.0
     dies_after: int = -1  # launches, in the middle of a frame
     hangs_after: int = -1  # launches; it stays alive and says nothing
     ignores_stop: bool = False  # and the end of its socket
-    broken: bytes = b""  # written after Ready, whatever it is, by one worker
+    broken: bytes = b""  # written after Loaded and Ready, whatever it is, by one worker
 
 
 @dataclass
@@ -173,7 +176,10 @@ class ScriptedWorker:
             self._over.set()
             self._status = 5
             return
-        self._say(script.ready)
+        self._say(script.loaded)
+        testing = asyncio.ensure_future(self._test())
+        if script.testing is None:
+            await testing
         self._writer.write(script.broken)
         script.broken = b""
         count = 0
@@ -199,6 +205,18 @@ class ScriptedWorker:
             self._told.launches.append(launched)
             self._say(launched)
             await self._writer.drain()
+
+    async def _test(self) -> None:
+        if self._script.testing is not None:
+            await self._script.testing.wait()
+        fails, self._script.fails_tests = self._script.fails_tests, None
+        if fails is None:
+            self._say(Phase("self-tests", 2_000_000))
+            self._say(Ready())
+        else:
+            self._say(fails)
+            await self._writer.drain()
+            self._end(1)
 
     def _launch(self) -> Launched | None:
         """The prefill of a row that waits for it, else a round of all rows."""

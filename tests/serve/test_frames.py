@@ -29,6 +29,7 @@ from heliograph.serve.frames import (
     Hello,
     Launched,
     Load,
+    Loaded,
     Message,
     Phase,
     Ready,
@@ -60,7 +61,8 @@ FRONT: list[Message] = [
 WORKER: list[Message] = [
     Hello(PROTOCOL, "ab" * 32, "smollm2"),
     Phase("verify", 1 << 53),
-    Ready(concurrency=16, blocks=8191, block_tokens=16, biases=32),
+    Loaded(concurrency=16, blocks=8191, block_tokens=16, biases=32),
+    Ready(),
     LAUNCHED,
     msgspec.structs.replace(LAUNCHED, entry="prefill", gains=()),
     Ended(3, "cancelled", Load(0, 0, 7)),

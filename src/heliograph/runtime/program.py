@@ -39,6 +39,7 @@ class Program:
         self._loaded = loaded
         self._own_device = own_device
         self._waived = tested
+        self._untouched = True  # memory is as the load left it: nothing was launched, nobody could write
         self._passed: set[int] = set()
         self._gate = Gate(loaded.verified.name)
         self._order = threading.RLock()  # one run, self-test or reset at a time
@@ -98,6 +99,7 @@ class Program:
         """
         buffer = self.buffer(entry, shape, field)
         with self._gate.call(Use.LOOK):
+            self._untouched = False
             return self._loaded.memory.view(buffer.role, buffer.offset, buffer.size)
 
     def read(self, entry: str, shape: Shape, field: str) -> bytes:
@@ -119,6 +121,7 @@ class Program:
                 f"writing {field} of {entry}", found=found, required=required, hint=f"{buffer.dtype} {buffer.shape}"
             )
         with self._gate.call(Use.LAUNCH), self._faults():
+            self._untouched = False
             self._loaded.memory.write(buffer.role, buffer.offset, data)
 
     def hold(self, entry: str, shape: Shape) -> Held:
@@ -137,6 +140,7 @@ class Program:
                 f"writing the inputs of {entry}", found=f"{found} bytes", required=f"{required}", hint="see fields()"
             )
         with self._gate.call(Use.LAUNCH), self._faults():
+            self._untouched = False
             self._loaded.fields.write(buffers, data)
 
     def read_outputs(self, entry: str, shape: Shape) -> list[bytes]:
@@ -149,6 +153,7 @@ class Program:
         """Writes a part of a state, from its byte ``at`` on."""
         found = self._state(name)
         with self._gate.call(Use.LAUNCH), self._faults():
+            self._untouched = False
             self._loaded.memory.write("state", found.offset + at, data)
 
     def read_state(self, name: str) -> bytes:
@@ -164,6 +169,7 @@ class Program:
         found = self._state(name)
         size = found.size * self.units if found.grows else found.size
         with self._gate.call(Use.LOOK):
+            self._untouched = False
             return self._loaded.memory.view("state", found.offset, size)
 
     def _state(self, name: str) -> Buffer:
@@ -193,6 +199,7 @@ class Program:
         bucket = self._bucket(entry, shape)
         with self._gate.call(Use.LAUNCH), self._order, self._faults():
             self._prepare(bucket)
+            self._untouched = False
             self._loaded.launch(bucket)
 
     def drain(self) -> None:
@@ -247,7 +254,7 @@ class Program:
         self._loaded.drain()
         for segment in self._loaded.bucket_of(graph).segments:
             self._loaded.catalogue.executable(segment.graph)
-        undisturbed = cleared if self.status is State.LOADING else kept
+        undisturbed = cleared if self._untouched else kept
         with undisturbed(self._loaded, graph, cases):
             self_test(self._loaded, graph, cases)
         self._passed.add(graph)

@@ -5,8 +5,9 @@ class. Both sides are one version of one package, and say so first::
 
     front  ── Start(protocol, core, options) ─────▶ worker
     front  ◀── Hello(protocol, digest, ...) ────── worker   as soon as the core's signature and manifest are checked
-    front  ◀── Phase* ─ Ready ──────────────────── worker   or Failed, and the worker ends
+    front  ◀── Phase* ─ Loaded ─────────────────── worker   or Failed, and the worker ends
     front  ── Submit | Cancel ────────────────────▶ worker
+    front  ◀── Phase* ─ Ready ──────────────────── worker   the buckets of the start have passed their self-tests
     front  ◀── Launched | Ended ────────────────── worker   one Launched a launch, with what it gave each row
     front  ── Stop ───────────────────────────────▶ worker   ends with exit code 0
 
@@ -101,13 +102,17 @@ class Phase(Frame, tag="phase", frozen=True):
     nanoseconds: Count
 
 
-class Ready(Frame, tag="ready", frozen=True):
-    """From now on rows are answered."""
+class Loaded(Frame, tag="loaded", frozen=True):
+    """From now on rows are taken in. Each begins as soon as the buckets that it needs have passed their self-tests."""
 
     concurrency: Count  # rows at a time
     blocks: Count  # KV blocks that may be handed out
     block_tokens: Count
     biases: Count  # bias entries of a row, those that hold stop tokens back included
+
+
+class Ready(Frame, tag="ready", frozen=True):
+    """The self-tests that a start needs have passed: of the smallest and the largest bucket of each entry."""
 
 
 class Gain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -162,7 +167,7 @@ class Failed(Frame, tag="failed", frozen=True):
 
 
 FromFront = Start | Submit | Cancel | Stop
-FromWorker = Hello | Phase | Ready | Launched | Ended | Failed
+FromWorker = Hello | Phase | Loaded | Ready | Launched | Ended | Failed
 Message = FromFront | FromWorker
 M = TypeVar("M")
 

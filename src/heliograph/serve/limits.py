@@ -24,14 +24,14 @@ class Limits(msgspec.Struct, frozen=True):
     # ---- the queue
     waiting: int = 1024  # requests that wait or run; more are answered 503
     bodies: int = 256 << 20  # bytes of their bodies together; more are answered 503
-    hold: float = 120.0  # an early request waits this long for the server to become ready
+    hold: float = 120.0  # an early request waits this long for the core to be loaded
     # ---- a connection
     stall: float = 60.0  # a client that takes nothing for so long is dropped
     keep_alive: float = 75.0  # an idle connection, or one whose headers do not come to an end, stays open
     connections: int = 16384  # at a time; more are closed at once
     ping: float = 15.0  # an SSE comment after so much silence
     # ---- the worker
-    start: float = 300.0  # from its start to Ready
+    start: float = 300.0  # from its start to Loaded, and from there to Ready
     silence: float = 120.0  # without a frame while rows are under way: it hangs
     unsent: int = 16 << 20  # bytes of frames that the front has not taken: the worker pauses
     rows: int = 1 << 17  # that wait or run in it

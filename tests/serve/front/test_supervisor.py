@@ -17,10 +17,11 @@ from heliograph.errors import (
     HeliographError,
     OutOfMemoryError,
     ProtocolError,
+    SelfTestError,
     TamperedError,
     WorkerError,
 )
-from heliograph.serve.frames import Ended, Failed, Hello, Launched, Ready, Settings, Start, encode
+from heliograph.serve.frames import Ended, Failed, Hello, Launched, Loaded, Ready, Settings, Start, encode
 from heliograph.serve.front.journal import End, Journal, Row, Work
 from heliograph.serve.front.supervisor import State, Supervisor
 from heliograph.serve.front.text_stream import TextStream
@@ -43,7 +44,8 @@ class Watch:
     """An Observer that keeps what it was told."""
 
     phases: list[str] = field(default_factory=list)
-    readies: list[Ready] = field(default_factory=list)
+    loads: list[Loaded] = field(default_factory=list)
+    readies: int = 0
     kept: list[int] = field(default_factory=list)
     ends: list[Ended] = field(default_factory=list)
     restarts: list[HeliographError] = field(default_factory=list)
@@ -51,8 +53,11 @@ class Watch:
     def phase(self, name: str, nanoseconds: int) -> None:
         self.phases.append(name)
 
-    def ready(self, ready: Ready) -> None:
-        self.readies.append(ready)
+    def loaded(self, loaded: Loaded) -> None:
+        self.loads.append(loaded)
+
+    def ready(self) -> None:
+        self.readies += 1
 
     def launched(self, launched: Launched, kept: int) -> None:
         self.kept.append(kept)
@@ -95,7 +100,7 @@ class Play:
         await self.until(lambda: self.supervisor.state is State.READY)
 
     async def readies(self, count: int) -> None:
-        await self.until(lambda: len(self.watch.readies) == count)
+        await self.until(lambda: self.watch.readies == count)
 
     async def failure(self) -> HeliographError:
         async with asyncio.timeout(PATIENCE):
@@ -134,7 +139,8 @@ def test_rows_get_their_tokens_and_the_worker_ends_when_told() -> None:
         rows = p.submit(2)
         await p.until(lambda: all(row.end for row in rows))
         assert [row.tokens for row in rows] == [[0, 1, 2], [0, 1, 2]]
-        assert (p.watch.phases, len(p.watch.readies), p.watch.restarts) == (["map"], 1, [])
+        assert (p.watch.phases, p.watch.restarts) == (["map", "self-tests"], [])
+        assert (len(p.watch.loads), p.watch.readies) == (1, 1)
         assert sum(p.watch.kept) == 6
         await p.stop()
         assert p.supervisor.state is State.ENDED
@@ -287,6 +293,62 @@ def test_a_start_within_the_limit_is_not() -> None:
     play(body, script(start_delay=0.05))
 
 
+# ---- between loaded and ready --------------------------------------------------------------------------------------
+FAILS = Failed("SelfTestError", "testing decode/8", "another result", "the recorded one", "none")
+
+
+def test_rows_are_taken_before_all_self_tests_have_passed() -> None:
+    async def body(p: Play) -> None:
+        await p.until(lambda: p.supervisor.state is State.TESTING)
+        assert p.supervisor.settled.is_set()
+        (row,) = p.submit()
+        await p.until(lambda: row.end is not None)
+        assert (row.tokens, p.supervisor.state, p.watch.readies) == ([0, 1, 2], State.TESTING, 0)
+        given.testing.set()
+        await p.ready()
+        assert (p.watch.readies, p.watch.phases) == (1, ["map", "self-tests"])
+
+    given = script(testing=asyncio.Event())
+    play(body, given, limits=replace(SHORT, start=PATIENCE))
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_self_test_that_fails_at_the_first_start_ends_everything(rows: int) -> None:
+    """B6, also when rows are under way already: they end."""
+
+    async def body(p: Play) -> None:
+        await p.until(lambda: p.supervisor.state is State.TESTING)
+        opened = p.submit(rows) if rows else ()
+        given.testing.set()
+        assert isinstance(await p.failure(), SelfTestError)
+        assert (p.watch.readies, p.watch.restarts, p.supervisor.state) == (0, [], State.ENDED)
+        assert [row.end for row in opened] == [End.FAILED] * rows
+
+    given = Script(lambda submit, place: Line([0] * 1000), interval=0.01, testing=asyncio.Event(), fails_tests=FAILS)
+    play(body, given, limits=replace(SHORT, start=PATIENCE))
+
+
+def test_a_self_test_that_fails_after_a_restart_is_a_death() -> None:
+    async def body(p: Play) -> None:
+        await p.ready()
+        given.fails_tests = FAILS
+        p.told.workers[-1].kill()
+        await p.until(lambda: len(p.watch.restarts) == 2)
+        assert isinstance(p.watch.restarts[1], SelfTestError)
+        await p.readies(2)
+
+    given = script()
+    play(body, given)
+
+
+def test_a_worker_that_never_becomes_ready_ends_within_the_limit() -> None:
+    async def body(p: Play) -> None:
+        assert isinstance(await p.failure(), WorkerError)
+        assert len(p.watch.loads) == 1
+
+    play(body, script(testing=asyncio.Event()))
+
+
 # ---- death after ready ---------------------------------------------------------------------------------------------
 def test_every_row_ends_when_the_worker_dies_and_another_one_answers() -> None:
     given = script(dies_after=2, interval=0.005)
@@ -377,7 +439,8 @@ def test_deaths_long_ago_do_not_count() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        encode(Ready(1, 1, 1, 1)),
+        encode(Loaded(1, 1, 1, 1)),
+        encode(Ready()),
         encode(Hello(1, "d" * 64, "again")),
         b"\x00\x00\x00\x00",
         b"\xff\xff\xff\xff",

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripted_worker import READY, Line, Script
+from scripted_worker import LOADED, Line, Script
 from served import Served, face, ids, serving
 from wire import ask
 
 from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Decoder, FromFront, encode
 
-HUGE = msgspec.structs.replace(READY, concurrency=10 * MAX_ROWS, blocks=10 * MAX_PROMPT, biases=10_000)
+HUGE = msgspec.structs.replace(LOADED, concurrency=10 * MAX_ROWS, blocks=10 * MAX_PROMPT, biases=10_000)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def served() -> Any:
     large = face()
     facts = msgspec.structs.replace(large.facts, context=10 * MAX_PROMPT)
     with serving(
-        Script(line=lambda submit, place: Line(ids("a")), ready=HUGE), core=msgspec.structs.replace(large, facts=facts)
+        Script(line=lambda submit, place: Line(ids("a")), loaded=HUGE), core=msgspec.structs.replace(large, facts=facts)
     ) as s:
         yield s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -105,6 +106,17 @@ def test_an_early_request_is_held_until_the_server_is_ready() -> None:
         assert served.heard.readies == 1
 
 
+def test_a_held_request_waits_only_for_what_it_needs_and_health_for_all_self_tests() -> None:
+    script = hello(testing=asyncio.Event())
+    with serving(script, ready=False) as served:
+        assert ask(served.url, CHAT, chat()).status == 200
+        health = ask(served.url, "/health")
+        assert (health.status, health.json, served.heard.readies) == (503, {"status": "testing"}, 0)
+        served.loop.call_soon_threadsafe(script.testing.set)
+        served.eventually(lambda: ask(served.url, "/health").status == 200)
+        assert served.heard.readies == 1
+
+
 def test_a_held_request_is_refused_when_the_start_fails_and_the_error_is_the_workers() -> None:
     script = hello(start_delay=0.3, fails=Failed("OutOfMemoryError", "d", "f", "r", "h"))
     with serving(script, ready=False) as served, ThreadPoolExecutor(1) as pool:
@@ -133,7 +145,7 @@ def test_an_error_of_the_front_itself_ends_the_server() -> None:
 
 def test_phases_of_the_start_are_told_and_shown() -> None:
     with serving(hello()) as served:
-        assert served.heard.phases == {"front/text": 1, "map": 1_000_000}
+        assert served.heard.phases == {"front/text": 1, "map": 1_000_000, "self-tests": 2_000_000}
         assert b'heliograph_startup_phase_seconds{phase="map"} 0.001' in ask(served.url, "/metrics").body
 
 

@@ -49,8 +49,11 @@ class FakeDevice:
         self.units = units
         self.biases = biases
         self.sizes: Mapping[str, tuple[int, ...]] = sizes or {"decode": (1, 2, 4), "prefill": (2, 4, 8)}
-        chosen = {entry: each if ready == "all" else (each[0], each[-1]) for entry, each in self.sizes.items()}
-        self.built = [(entry, size) for entry, each in chosen.items() for size in dict.fromkeys(each)]
+        self.built = [
+            (entry, size)
+            for entry, each in self.sizes.items()
+            for size in dict.fromkeys({"all": each, "first": (each[0], each[-1]), "none": ()}[ready])
+        ]
         self.launches: list[tuple[str, int, int]] = []  # entry, bucket, real
         self._kv = [[NOTHING] * text.block_tokens for _ in range(units)]
         self._history = [[NOTHING] * text.context for _ in range(text.concurrency)]

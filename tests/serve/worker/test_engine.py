@@ -227,6 +227,27 @@ def test_idle_gaps_build_the_largest_decode_bucket_first(device: FakeDevice) -> 
     assert len(device.built) == 8
 
 
+def test_a_start_builds_what_any_row_needs_first_and_rows_begin_as_soon_as_they_can() -> None:
+    device = FakeDevice(sizes={"decode": (1, 2, 3, 4), "prefill": (2, 4, 6, 8)}, ready="none")
+    engine = Engine(device, FakeClock())
+    order = submit(1, limit=3)
+    engine.submit(order)
+    launched = list(engine.round())
+    assert (launched, engine.starting, engine.unbuilt) == ([], True, 8)
+    while engine.starting:
+        engine.build()
+        launched += engine.round()
+    assert device.built == [("prefill", 8), ("decode", 4), ("prefill", 2), ("decode", 1)]
+    assert [(each.entry, each.bucket, each.prepared) for each in launched] == [
+        ("prefill", 8, 1), ("decode", 4, 2), ("decode", 4, 3)
+    ]  # fmt: skip
+    assert gained(launched)[0][1] == single_run(order, 0, device.text)[0]
+    assert engine.testing == 4 * 1000  # the clock is looked at before and after
+    while engine.unbuilt:
+        engine.build()
+    assert device.built[4:] == [("decode", 3), ("decode", 2), ("prefill", 6), ("prefill", 4)]
+
+
 def test_a_bucket_that_was_built_is_used_from_then_on(engine: Engine, device: FakeDevice) -> None:
     engine.submit(submit(1, copies=2))
     run(engine, 3)

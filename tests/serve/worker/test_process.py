@@ -30,6 +30,7 @@ from heliograph.serve.frames import (
     Hello,
     Launched,
     Load,
+    Loaded,
     Phase,
     Ready,
     Settings,
@@ -93,7 +94,9 @@ def test_a_worker_says_which_core_it_verified_how_long_phases_took_and_what_it_o
         assert len(set(phases)) == len(phases)
         assert "total" not in phases
         assert said.index(next(each for each in said if isinstance(each, Hello))) < phases.index("verify") + 1
-        assert said[-1] == Ready(concurrency=4, blocks=29, block_tokens=16, biases=32)
+        assert Loaded(concurrency=4, blocks=29, block_tokens=16, biases=32) in said
+        assert phases[-1] == "self-tests"
+        assert said[-1] == Ready()
 
 
 def test_a_worker_has_nothing_in_memory_that_it_does_not_need(worker: WorkerProcess) -> None:

@@ -8,14 +8,26 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from fake_device import FakeClock, FakeDevice
 from single_run import single_run
 
 from heliograph.errors import ProtocolError, SelfTestError
-from heliograph.serve.frames import Cancel, Decoder, Ended, FromWorker, Launched, Start, Stop, Submit, encode
+from heliograph.serve.frames import (
+    Cancel,
+    Decoder,
+    Ended,
+    FromWorker,
+    Launched,
+    Phase,
+    Ready,
+    Start,
+    Stop,
+    Submit,
+    encode,
+)
 from heliograph.serve.limits import Limits
 from heliograph.serve.worker.engine import Engine
 from heliograph.serve.worker.link import FrontGone, Link
@@ -40,7 +52,7 @@ class Loop:
 
     def _run(self) -> None:
         try:
-            serve(self._link, self._engine, self._limits)
+            serve(self._link, self._engine, limits=self._limits)
         except (FrontGone, ProtocolError, SelfTestError) as error:
             self.error = error
 
@@ -77,6 +89,24 @@ def running() -> Iterator[Loop]:
 def patient() -> Iterator[Loop]:
     """It would build a bucket after a minute without a row."""
     yield from loop(FakeDevice(), Limits(quiet=60.0))
+
+
+class Gated(FakeDevice):
+    """Builds of its smallest buckets wait until a test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__(ready="none")
+        self.gate = Event()
+
+    def prepare(self, entry: str, size: int, /) -> None:
+        if size == self.sizes[entry][0]:
+            assert self.gate.wait(WAIT)
+        super().prepare(entry, size)
+
+
+@pytest.fixture
+def gated() -> Iterator[Loop]:
+    yield from loop(Gated(), Limits(quiet=60.0))
 
 
 class Broken(FakeDevice):
@@ -162,6 +192,21 @@ def test_a_second_start_breaks_the_protocol(running: Loop) -> None:
     running.send(Start(1, "core"))
     running.end()
     assert isinstance(running.error, ProtocolError)
+
+
+def test_ready_is_said_when_the_buckets_of_a_start_have_passed_and_rows_do_not_wait_for_it(gated: Loop) -> None:
+    assert isinstance(gated.device, Gated)
+    order = Submit(((1, 5),), (1, 3), 1)
+    gated.send(order)  # before anything is built; the largest prefill bucket is what it takes
+    told: list[FromWorker] = []
+    while not any(isinstance(each, Launched) for each in told):
+        told += gated.receive()
+    gated.device.gate.set()
+    while not any(isinstance(each, Ready) for each in told):
+        told += gated.receive()
+    assert [type(each) for each in told] == [Launched, Phase, Ready]
+    assert gated.device.launches == [("prefill", 8, 2)]
+    assert gated.device.built == [("prefill", 8), ("decode", 4), ("prefill", 2), ("decode", 1)]
 
 
 def test_buckets_are_built_while_there_is_nothing_to_do(running: Loop) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from heliograph.errors import HeliographError, TemplateError, UsageError
 from heliograph.runtime.text import Text
-from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Ended, Launched, Load, Ready
+from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Ended, Launched, Load, Loaded
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
@@ -20,7 +20,7 @@ from heliograph.serve.front.openai_request import Model, Plan, work_of
 from heliograph.serve.front.refusal import invalid, unavailable
 from heliograph.serve.front.rounds import Rounds
 from heliograph.serve.front.start import Report
-from heliograph.serve.front.supervisor import State, Supervisor, Worker
+from heliograph.serve.front.supervisor import SERVING, Supervisor, Worker
 from heliograph.serve.front.text_stream import TextStream
 from heliograph.serve.limits import Limits
 
@@ -50,7 +50,7 @@ class Service:
         self._face = asyncio.ensure_future(face)
         self.supervisor = Supervisor(world.launch, self._digest(), self.journal, self, limits)
         self._report, self._alias = report, alias
-        self._ready: Ready | None = None
+        self._loaded: Loaded | None = None
         self._began = began
         self._created = int(world.wall())
         self._requests = 0
@@ -92,18 +92,18 @@ class Service:
                 self._idle.set()
 
     async def hold(self) -> Model:
-        """The model, once the server is ready; early requests wait here. Refusal if it is not, or not in time."""
+        """The model, once it is loaded; early requests wait here. Refusal if it is not, or not in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limits.hold):
                 await self.supervisor.settled.wait()
-        if self.supervisor.state is not State.READY or self._ready is None:
+        if self.supervisor.state not in SERVING or self._loaded is None:
             raise unavailable(f"the model is {self.supervisor.state.value}")
-        face, ready = await asyncio.shield(self._face), self._ready
+        face, loaded = await asyncio.shield(self._face), self._loaded
         facts = face.facts
         return Model(
             name=self._alias or face.name, digest=face.digest, created=self._created,
-            context=min(facts.context, ready.blocks * ready.block_tokens, MAX_PROMPT), vocabulary=facts.vocabulary,
-            eos=facts.eos, concurrency=min(ready.concurrency, MAX_ROWS), biases=ready.biases,
+            context=min(facts.context, loaded.blocks * loaded.block_tokens, MAX_PROMPT), vocabulary=facts.vocabulary,
+            eos=facts.eos, concurrency=min(loaded.concurrency, MAX_ROWS), biases=loaded.biases,
         )  # fmt: skip
 
     async def encode(self, plan: Plan) -> list[tuple[int, ...]]:
@@ -164,9 +164,11 @@ class Service:
         self.metrics.phases[name] = nanoseconds
         self._report.phase(name, nanoseconds)
 
-    def ready(self, ready: Ready) -> None:
-        self._ready = ready
-        self.metrics.load = Load(0, 0, ready.blocks)
+    def loaded(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self.metrics.load = Load(0, 0, loaded.blocks)
+
+    def ready(self) -> None:
         self._report.ready(round((self.world.clock() - self._began) * 1e9), self._face.result().numerics)
 
     def launched(self, launched: Launched, kept: int) -> None:

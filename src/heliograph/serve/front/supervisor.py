@@ -28,6 +28,7 @@ from heliograph.serve.frames import (
     FromWorker,
     Hello,
     Launched,
+    Loaded,
     Phase,
     Ready,
     Stop,
@@ -55,17 +56,22 @@ class Observer(Protocol):
     """Told what a worker says beside what rows get."""
 
     def phase(self, name: str, nanoseconds: int) -> None: ...
-    def ready(self, ready: Ready) -> None: ...
+    def loaded(self, loaded: Loaded) -> None: ...
+    def ready(self) -> None: ...
     def launched(self, launched: Launched, kept: int) -> None: ...
     def ended(self, ended: Ended) -> None: ...
     def restarting(self, error: HeliographError) -> None: ...
 
 
 class State(Enum):
-    STARTING = "starting"  # the first worker is not ready yet
+    STARTING = "starting"  # the first worker is not loaded yet
+    TESTING = "testing"  # a worker takes rows, and has not passed all self-tests of its start
     READY = "ready"
     DOWN = "down"  # the worker ended; another one starts
     ENDED = "ended"
+
+
+SERVING = (State.TESTING, State.READY)
 
 
 class Supervisor:
@@ -76,12 +82,13 @@ class Supervisor:
         """``launch`` gives a worker that has been told its Start. ``digest`` is of the core that the front checked; the
         worker must have checked the same."""
         self.state = State.STARTING
-        self.settled = asyncio.Event()  # the first start has ended, well or not
+        self.settled = asyncio.Event()  # rows can be submitted, or never will be
         self._launch, self._digest = launch, asyncio.ensure_future(digest)
         self._journal, self._observer, self._limits = journal, observer, limits
         self._writer: asyncio.StreamWriter | None = None
         self._patience = asyncio.timeout(None)  # of the read that is waiting
         self._stopping = False
+        self._was_ready = False
 
     async def run(self) -> None:
         """Until :meth:`stop`. Raises the error that ends the server: the first worker did not become ready, or its
@@ -93,7 +100,7 @@ class Supervisor:
                 try:
                     await self._live(self._launch())
                 except HeliographError as error:
-                    if self.state is State.STARTING:
+                    if not self._was_ready:
                         raise
                     deaths.append(clock())
                     while deaths[0] < clock() - self._limits.restart_window:
@@ -111,11 +118,11 @@ class Supervisor:
         and has nothing to end: it is killed."""
         self._stopping = True
         self._say(Stop())
-        self._be_patient(self._limits.stop if self.state is State.READY else 0.0)
+        self._be_patient(self._limits.stop if self.state in SERVING else 0.0)
 
     def submit(self, rows: Sequence[Row]) -> None:
-        """Rows of one piece of work. They fail at once if no worker is ready."""
-        if self.state is not State.READY:
+        """Rows of one piece of work. They fail at once if no worker is loaded."""
+        if self.state not in SERVING:
             for row in rows:
                 self._journal.finish(row.number, End.FAILED, "the model is restarting")
             return
@@ -141,7 +148,7 @@ class Supervisor:
         try:
             async with asyncio.timeout(None) as self._patience:
                 self._be_patient(0.0 if self._stopping else self._limits.start)
-                await self._become_ready(messages)
+                await self._become_loaded(messages)
                 self._relax()
                 async for message in messages:
                     self._take(message)
@@ -156,7 +163,7 @@ class Supervisor:
             worker.kill()
             raise
         finally:
-            if self.state is State.READY:
+            if self.state in SERVING:
                 self.state = State.DOWN
             await messages.aclose()
             self._writer.close()
@@ -171,7 +178,7 @@ class Supervisor:
         if not self._stopping:
             raise failure or _lost(_status(code))
 
-    async def _become_ready(self, messages: AsyncIterator[FromWorker]) -> None:
+    async def _become_loaded(self, messages: AsyncIterator[FromWorker]) -> None:
         greeted = False
         async for message in messages:
             if isinstance(message, Hello) and not greeted:
@@ -182,9 +189,9 @@ class Supervisor:
                 self._observer.phase(message.name, message.nanoseconds)
             elif isinstance(message, Failed):
                 raise revived(message)
-            elif isinstance(message, Ready) and greeted:
-                self._observer.ready(message)
-                self.state = State.READY
+            elif isinstance(message, Loaded) and greeted:
+                self._observer.loaded(message)
+                self.state = State.TESTING
                 self.settled.set()
                 return
             else:
@@ -207,6 +214,12 @@ class Supervisor:
                 self._journal.finish(message.row, End.REFUSED, message.message)
             else:  # those that were cancelled here have ended here
                 self._journal.finish(message.row, End.FAILED, message.message or "the worker dropped this")
+        elif isinstance(message, Phase) and self.state is State.TESTING:
+            self._observer.phase(message.name, message.nanoseconds)
+        elif isinstance(message, Ready) and self.state is State.TESTING:
+            self.state = State.READY
+            self._was_ready = True
+            self._observer.ready()
         elif isinstance(message, Failed):
             raise revived(message)
         else:
@@ -245,7 +258,10 @@ class Supervisor:
         """A frame came: the next one is due in a while if rows are under way."""
         if self._stopping:
             return
-        self._be_patient(self._limits.silence if self._journal else None)
+        if self.state is State.TESTING:
+            self._be_patient(self._limits.start)
+        else:
+            self._be_patient(self._limits.silence if self._journal else None)
 
     def _be_patient(self, seconds: float | None) -> None:
         with contextlib.suppress(RuntimeError):  # it has run out already, or nothing waits

@@ -3,9 +3,10 @@
 Between rounds it takes in rows and lets go of those whose client has left, whose slot and blocks are then free at
 once. Every row that was submitted ends exactly once, in a Launched or in an Ended.
 
-The buckets that were not ready at the start are built and self-tested one at a time, the largest decode bucket first:
-whenever nothing has been to do for ``limits.quiet``, and under steady load one every
-``limits.rounds_between_builds`` rounds, so that all get built; a running stream then waits for one bucket's
+Buckets are built and self-tested one at a time. First those of a start: what any request needs, the largest prefill
+and decode, then the smallest of both. A row begins as soon as it can, so these builds take turns with rounds. Then the
+others, the largest decode bucket first: whenever nothing has been to do for ``limits.quiet``, and under steady load one
+every ``limits.rounds_between_builds`` rounds, so that all get built; a running stream then waits for one bucket's
 self-test besides the round.
 """
 
@@ -34,7 +35,13 @@ class Engine:
         self._scheduler = Scheduler(device.text.concurrency, device.units)
         self._rows: dict[int, Row] = {}  # those that have not ended, by number
         self._ready: dict[str, list[int]] = {}
-        self._unbuilt: list[tuple[str, int]] = []  # the next one to build last
+        self._unbuilt: list[tuple[str, int]] = []  # in the order in which they are built
+        sizes = device.sizes
+        at_start = [(entry, sizes[entry][end]) for end in (-1, 0) for entry in ("prefill", "decode")]
+        others = [(entry, size) for entry in ("decode", "prefill") for size in reversed(sizes[entry])]
+        self._at_start = frozenset(at_start)
+        self._order = tuple(dict.fromkeys(at_start + others))
+        self.testing = 0  # nanoseconds that builds took
         self._rounds = 0  # since the last build
         self._survey()
 
@@ -80,6 +87,11 @@ class Engine:
         return bool(self._rows)
 
     @property
+    def starting(self) -> bool:
+        """Whether buckets of the start are not built and tested."""
+        return not self._at_start.isdisjoint(self._unbuilt)
+
+    @property
     def unbuilt(self) -> int:
         """Buckets that are not built and tested."""
         return len(self._unbuilt)
@@ -102,7 +114,9 @@ class Engine:
         """Builds and self-tests one bucket, if one is left."""
         self._rounds = 0
         if self._unbuilt:
-            self._device.prepare(*self._unbuilt[-1])
+            start = self._clock()
+            self._device.prepare(*self._unbuilt[0])
+            self.testing += self._clock() - start
             self._survey()
 
     def _decode(self, work: Decode) -> Launched:
@@ -163,9 +177,7 @@ class Engine:
         """Which buckets are ready, and which come next."""
         sizes, is_ready = self._device.sizes, self._device.is_ready
         self._ready = {entry: [size for size in sizes[entry] if is_ready(entry, size)] for entry in sizes}
-        self._unbuilt = [
-            (entry, size) for entry in ("prefill", "decode") for size in sizes[entry] if not is_ready(entry, size)
-        ]
+        self._unbuilt = [(entry, size) for entry, size in self._order if not is_ready(entry, size)]
 
 
 def _seat(row: Row) -> Seat:

@@ -20,7 +20,19 @@ from heliograph.core.verify import verify
 from heliograph.errors import HeliographError, ProtocolError
 from heliograph.runtime.load import load
 from heliograph.runtime.steps import Steps
-from heliograph.serve.frames import PROTOCOL, Cancel, Failed, Hello, Phase, Ready, Start, Stop, Submit, check_protocol
+from heliograph.serve.frames import (
+    PROTOCOL,
+    Cancel,
+    Failed,
+    Hello,
+    Loaded,
+    Phase,
+    Ready,
+    Start,
+    Stop,
+    Submit,
+    check_protocol,
+)
 from heliograph.serve.limits import LIMITS, Limits
 from heliograph.serve.worker.engine import Engine
 from heliograph.serve.worker.link import FrontGone, Link
@@ -38,7 +50,7 @@ def main(descriptor: int, began: int) -> int:
     with ExitStack() as held:
         try:
             link.send(Phase("imports", time.perf_counter_ns() - began))
-            serve(link, start(link, held))
+            serve(link, *start(link, held))
         except FrontGone:
             return OK
         except HeliographError as error:
@@ -58,8 +70,9 @@ def leave_with(front: int) -> None:
     threading.Thread(target=watch, name="front", daemon=True).start()
 
 
-def start(link: Link, held: ExitStack) -> Engine:
-    """From Start to Ready. What is taken is given back by ``held``."""
+def start(link: Link, held: ExitStack) -> tuple[Engine, int]:
+    """From Start to Loaded; the second is the nanoseconds of self-tests that were run. What is taken is given back by
+    ``held``."""
     order = first(link)
     check_protocol(order.protocol)
     begin = time.perf_counter_ns()
@@ -71,17 +84,17 @@ def start(link: Link, held: ExitStack) -> Engine:
             workers=order.threads,
             units=order.units or None,
             memory=order.memory or None,
-            ready="all" if order.wait_all else "first",
+            ready="all" if order.wait_all else (),
         )
     held.enter_context(program)
     for name, nanoseconds in program.phases.items():
-        if name != "total":
+        if name not in ("self-tests", "total"):  # not over yet
             link.send(Phase(name, nanoseconds))
     steps = held.enter_context(Steps(program))
     gc.freeze()  # what the start made lives as long as the process: no collection need walk it
     gc.enable()
-    link.send(Ready(steps.text.concurrency, steps.units - 1, steps.text.block_tokens, steps.biases))
-    return Engine(steps, time.perf_counter_ns)
+    link.send(Loaded(steps.text.concurrency, steps.units - 1, steps.text.block_tokens, steps.biases))
+    return Engine(steps, time.perf_counter_ns), program.phases["self-tests"]
 
 
 def first(link: Link) -> Start:
@@ -95,18 +108,26 @@ def first(link: Link) -> Start:
     raise _out_of_turn(f"nothing for {LIMITS.start:g} s")
 
 
-def serve(link: Link, engine: Engine, limits: Limits = LIMITS) -> None:
-    """Rounds while there are rows, builds when it has been quiet, until Stop. Looks at the socket before each.
+def serve(link: Link, engine: Engine, tested: int = 0, limits: Limits = LIMITS) -> None:
+    """Builds what a start needs, then says Ready; rounds while there are rows; other builds when it has been quiet;
+    until Stop. Looks at the socket before each. ``tested``: nanoseconds of self-tests that have been run.
 
-    A build is not begun at once: the first request comes right after Ready, and the next one often right after an
-    answer, and each would wait for a bucket's self-test.
+    After Ready a build is not begun at once: the next request often comes right after an answer, and would wait for a
+    bucket's self-test.
     """
     busy_until = time.monotonic()
+    ready = False
     while True:
+        if not ready and not engine.starting:
+            ready = True
+            link.send(Phase("self-tests", tested + engine.testing))
+            link.send(Ready())
         if link.full or not (engine.busy or engine.unbuilt):
             wait = None
+        elif engine.busy or engine.starting:
+            wait = 0.0
         else:
-            wait = 0.0 if engine.busy else max(0.0, busy_until + limits.quiet - time.monotonic())
+            wait = max(0.0, busy_until + limits.quiet - time.monotonic())
         for message in link.receive(wait):
             match message:
                 case Submit():
@@ -125,7 +146,7 @@ def serve(link: Link, engine: Engine, limits: Limits = LIMITS) -> None:
             for launched in engine.round():
                 link.send(launched)
             busy_until = time.monotonic()
-        elif time.monotonic() >= busy_until + limits.quiet:
+        if engine.starting or (not engine.busy and time.monotonic() >= busy_until + limits.quiet):
             engine.build()
 
 

@@ -83,11 +83,12 @@ class Scheduler:
         return admitted
 
     def next_round(self, ready: Mapping[str, Sequence[int]]) -> Round:
-        """``ready``: the sizes of the buckets that may be used, by entry, smallest first."""
+        """``ready``: the sizes of the buckets that may be used, by entry, smallest first. Of an entry that has none yet
+        nothing is launched."""
         return Round(self._next_decode(ready["decode"]), self._next_chunk(ready["prefill"]))
 
     def _next_decode(self, ready: Sequence[int]) -> Decode | None:
-        if not self._decoding:
+        if not (self._decoding and ready):
             return None
         bucket = smallest(ready, len(self._decoding))
         turn = tuple(islice(self._decoding, bucket))
@@ -98,7 +99,7 @@ class Scheduler:
     def _next_chunk(self, ready: Sequence[int]) -> Chunk | None:
         """Of the oldest prompt that is not stored. What another row has put into shared blocks is skipped, so of the
         rows of one Submit the first stores the shared blocks, or if it leaves, the next goes on where it stopped."""
-        if not self._prefilling:
+        if not (self._prefilling and ready):
             return None
         row = self._prefilling[0]
         start = max(row.stored, row.prompt.stored)
