@@ -31,7 +31,7 @@ mutants: build
 	.venv/bin/python scripts/mutants.py
 
 test-gpu: build
-	.venv/bin/python -m pytest -m gpu
+	.venv/bin/python scripts/gpu_acceptance.py --also accuracy ops $(GPU)
 
 # ---- set-up ------------------------------------------------------------------------------------------------------
 build: .venv/.built
