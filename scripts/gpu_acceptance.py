@@ -154,8 +154,7 @@ class Run:
             else:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(EXIT_SECONDS)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it may have left running
+            end_session(process.pid)  # also what it may have left running
             code = process.wait()
             os.close(reader)
             output.seek(0)
@@ -183,6 +182,15 @@ class Run:
     def _keep(self, part: Part) -> None:
         with self._lock, self._log.open("ab") as file:
             file.write(f"\n::: {part.title}\n".encode() + part.log)
+
+
+def end_session(leader: int) -> None:
+    """Kills what a process with a session of its own has started, in whatever process group, and the process."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            session = int(path.read_text().rpartition(")")[2].split()[3])
+            if session == leader:
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def last_line(log: bytes) -> str:

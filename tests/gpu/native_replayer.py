@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from threading import Thread
 
-from gpu.runs import HERE
 from heliograph.capture import Recording, capture
 from heliograph.capture.again import Again
 from heliograph.capture.environment import start_in_fixed_environment
 from heliograph.capture.examples import example
+from heliograph.device.graph import Lease
 from heliograph.errors import GraphStateError, HeliographError
 
 LAUNCHES = 50
@@ -73,7 +73,7 @@ def _refused(make: object) -> str:
 
 def main(cores: Path) -> None:
     told: dict[str, object] = {}
-    again = Again(f"{HERE / 'factories.py'}:mlp")
+    again = Again(f"{Path(__file__).with_name('factories.py')}:mlp")
     model, spec = again.make()
     core = capture(
         model, spec, cores=cores, device="cuda", retain="executable", study=lambda recording: study(recording, told)
@@ -84,25 +84,23 @@ def main(cores: Path) -> None:
 
 def forget(cores: Path) -> None:
     """The lease is out when the capture ends."""
-    again = Again(f"{HERE / 'factories.py'}:mlp")
+    again = Again(f"{Path(__file__).with_name('factories.py')}:mlp")
     model, spec = again.make()
-    leases = []
+    held: list[tuple[Recording, Lease]] = []
 
     def lend(recording: Recording) -> None:
-        leases.append(recording.graphs[0].graph.lease())
+        held.append((recording, recording.graphs[0].graph.lease()))
 
     try:
         capture(model, spec, cores=cores, device="cuda", retain="executable", study=lend)
     except HeliographError as error:
-        print(
-            json.dumps(
-                {"refused": f"{type(error).__name__}: {error}", "cores": [path.name for path in cores.iterdir()]}
-            )
-        )
+        told = {"refused": f"{type(error).__name__}: {error}", "cores": [path.name for path in cores.iterdir()]}
     else:
-        print(json.dumps({"refused": "", "cores": []}))
-    for lease in leases:
+        told = {"refused": "", "cores": []}
+    for recording, lease in held:
         lease.drain()
+        recording.release()
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

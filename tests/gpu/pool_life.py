@@ -82,12 +82,21 @@ def private() -> dict[str, object]:
     """A capture from PyTorch's private pool is handed to record_export_graph, with our pool as the only one."""
     session = CudaSession(0)
     pool = FrameworkPool(session, "scratch", 0)
+    told = _from_both(session, pool)
+    pool.close()
+    session.close()
+    return told
+
+
+class Private(TorchCapture):
+    """What is allocated meanwhile lies in the pool that PyTorch makes for the graph."""
+
+    def begin_capture(self) -> None:
+        self.graph.capture_begin(capture_error_mode="thread_local")
+
+
+def _from_both(session: CudaSession, pool: FrameworkPool) -> dict[str, object]:
     stream = torch.cuda.Stream()
-
-    class Private(TorchCapture):
-        def begin_capture(self) -> None:
-            self.graph.capture_begin(capture_error_mode="thread_local")
-
     with torch.cuda.stream(stream):
         with pool.used():
             x = torch.ones(COUNT, device="cuda")

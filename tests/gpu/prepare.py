@@ -22,7 +22,7 @@ from heliograph.capture import Recording, capture
 from heliograph.capture.again import Again
 from heliograph.capture.environment import start_in_fixed_environment
 from heliograph.capture.examples import example
-from heliograph.core.templates import KernelNode
+from heliograph.core.templates import KernelNode, Node
 
 
 def plan(recording: Recording, replays: int) -> list[tuple[str, dict[str, int], dict[str, bytes]]]:
@@ -55,10 +55,10 @@ def replayed(recording: Recording, steps: list[tuple[str, dict[str, int], dict[s
     return found
 
 
-def _told(recording: Recording, node: object) -> dict[str, object]:
+def _told(recording: Recording, node: Node) -> dict[str, object]:
     """A node for a test to look at."""
     if not isinstance(node, KernelNode):
-        return {"name": type(node).__name__, "refs": []}
+        return {"name": type(node).__name__, "line": node.origin, "refs": []}
     function = recording.kernels.functions[node.function]
     image = recording.kernels.images[function.image]
     names = [(ref.at, recording.buffers.all[ref.buffer].name, ref.offset) for ref in node.refs]

@@ -29,6 +29,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "factory": f"{HERE / 'factories.py'}:blocks",
         "arguments": [str(folder / "m.gguf")],
         "cores": str(folder / "cores"),
+        "exact": False,
         "retain": "executable",
         "replays": 3,
     }

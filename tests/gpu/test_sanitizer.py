@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu.runs import HERE, prepared
+from gpu.runs import HERE, environment, prepared
 
 pytestmark = pytest.mark.gpu
 EXAMPLE = HERE.parent.parent / "examples" / "decoder.py"
-LIMIT_SECONDS = 300  # kernels run many times slower under it
+LIMIT_SECONDS = 150  # kernels run many times slower under it
 
 
 def sanitizer() -> str:
@@ -32,10 +32,13 @@ def test_two_layers_are_replayed_without_an_error(tmp_path: Path) -> None:
     tool = sanitizer()
     said = prepared(tmp_path, f"{EXAMPLE}:make", "small", exact=False, retain="executable", replays=1)
     log = tmp_path / "memcheck.log"
-    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", "--log-file", str(log)]
+    # Calls of the driver that fail are no accesses; whoever made them says what became of it.
+    command = [tool, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9", "--log-file", str(log)]
     command += [sys.executable, str(HERE / "replay.py"), said["core"], str(tmp_path / "plan")]
-    environment = dict(os.environ, PYTHONPATH=str(HERE.parent))
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment(), check=False
+    )
+    assert log.exists(), ended.stderr[-4000:]
     last = log.read_text().strip().splitlines()[-1]
     print(json.dumps({"memcheck": last, "replays": len(said["digests"])}))
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:] + log.read_text()[-4000:]

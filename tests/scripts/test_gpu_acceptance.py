@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_acceptance.py"
-HEAD = "import os, time, pytest\npytestmark = pytest.mark.gpu\n"
+HEAD = "import os, subprocess, time, pytest\npytestmark = pytest.mark.gpu\n"
 FILES = {
     "tests/gpu/test_good.py": """
 def test_one(): pass
@@ -35,7 +35,9 @@ def test_after(shared): pass
     "tests/gpu/test_slow.py": """
 @pytest.fixture(scope="module")
 def shared(): return []
-def test_hangs(shared): time.sleep(1000)
+def test_hangs(shared):
+    with subprocess.Popen(["sleep", "1000"], process_group=0) as process:
+        open("out/left", "w").write(str(process.pid))
 def test_after(shared): pass
 """,
     "tests/gpu/test_alone_end.py": """
@@ -91,6 +93,7 @@ def test_every_test_has_an_outcome_whatever_became_of_its_process(tmp_path: Path
     assert "status 7" in last["gpu/test_bad.py::test_dies"]["error"]
     assert "nothing_of_that_name" in last["device/test_broken.py"]["error"]
     assert last["gpu/test_slow.py::test_hangs"]["seconds"] >= 5
+    assert not Path("/proc", (tmp_path / "out" / "left").read_text()).exists(), "what a test started is ended too"
     log = (tmp_path / "out" / "log.txt").read_text()
     assert "figure a b" in log, "what passing tests print"
     assert 'test_slow.py", line' in log, "where the one that hung was"
