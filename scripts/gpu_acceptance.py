@@ -3,9 +3,9 @@
 Tests run in several pytest processes at a time; what measures free memory or time runs alone, after the others. Each
 test that begins, ends, or is stopped becomes a line of ``DIR/results.jsonl`` at once (the last line of a name counts),
 so a run that is cut leaves every name. ``DIR/log.txt`` has what the processes printed, as they end. A process that dies
-or stays in one test for too long costs that test: the rest of it goes on in another. ``--missing`` leaves out what
-passed before at this commit by the lines in DIR. Last on stdout: a table of what did not pass. Exit status 0: all
-passed.
+or stays in one test for too long costs that test: the rest goes on in another, as it does after a failure, which may
+leave the device's addresses taken. ``--missing`` leaves out what passed before at this commit by the lines in DIR. Last
+on stdout: a table of what did not pass. Exit status 0: all passed.
 
 The processes run this file too: it then is pytest with a plugin that tells of each test through a pipe.
 """
@@ -39,6 +39,7 @@ IF_ASKED = {"accuracy": "tests/accuracy", "ops": "tests/ops"}
 # What measures free memory, time, or takes all the memory there is.
 ALONE = re.compile(r"/(test_alone_\w+|test_catalogue)\.py$|/accuracy/")
 LONGEST_FIRST = ("test_kv_sizes", "test_gpu_handover", "test_models", "test_sanitizer", "test_lines", "test_edges")
+SHARES = re.compile(r'scope="(module|session)"')  # a fixture that many tests of a file use
 SPLIT = "tests/gpu/"  # files whose tests take long; cut into parts where they share no fixture
 PART = 2  # tests
 DONE = ("passed", "skipped")
@@ -79,6 +80,7 @@ class Part:
 
     title: str
     names: list[str]
+    shares: bool = True  # a fixture of the file; else what comes after a failure runs in a process of its own
     done: set[str] = field(default_factory=set)
     log: bytes = b""
 
@@ -109,7 +111,7 @@ class Run:
         begin = time.monotonic()
         while part.left and time.monotonic() < self.until:
             running, since, before = "", time.monotonic(), len(part.done)
-            for event in self._pytest(part, ["-v", "-s", *part.left]):
+            for event in self._pytest(part, ["-v", "-s", *([] if part.shares else ["-x"]), *part.left]):
                 name = event.get("name", "")
                 if event["event"] == "started":
                     running, since = name, time.monotonic()
@@ -205,10 +207,11 @@ def parts(root: Path, names: list[str]) -> list[Part]:
         files.setdefault(name.partition("::")[0], []).append(name)
     made = []
     for file in sorted(files, key=rank):
-        split = file.startswith(SPLIT) and 'scope="module"' not in (root / file).read_text() and not alone(file)
+        shares = SHARES.search((root / file).read_text()) is not None
+        split = file.startswith(SPLIT) and not shares and not alone(file)
         size = PART if split else len(files[file])
         for at in range(0, len(files[file]), size):
-            made.append(Part(f"{file} from {at + 1}" if split else file, files[file][at : at + size]))
+            made.append(Part(f"{file} from {at + 1}" if split else file, files[file][at : at + size], shares))
     return made
 
 

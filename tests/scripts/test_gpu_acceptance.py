@@ -46,6 +46,11 @@ def test_never(): pass
 @pytest.mark.skipif(True, reason="no such GPU")
 def test_skipped(): pass
 """,
+    "tests/conformance/test_poison.py": """
+LEFT = []
+def test_leaves(): LEFT.append(1); assert False, "addresses taken"
+def test_finds(): assert not LEFT
+""",
     "tests/device/test_broken.py": "\nimport nothing_of_that_name\n",
     "tests/device/test_plain.py": "\npytestmark = []\ndef test_needs_no_gpu(): assert False\n",
 }
@@ -86,6 +91,8 @@ def test_every_test_has_an_outcome_whatever_became_of_its_process(tmp_path: Path
         "gpu/test_alone_end.py::test_last": "passed",
         "gpu/test_alone_end.py::test_never": "passed",
         "gpu/test_alone_end.py::test_skipped": "skipped",
+        "conformance/test_poison.py::test_leaves": "failed",
+        "conformance/test_poison.py::test_finds": "passed",
         "device/test_broken.py": "error",
     }
     assert "not equal" in last["gpu/test_bad.py::test_wrong"]["error"]
@@ -97,8 +104,8 @@ def test_every_test_has_an_outcome_whatever_became_of_its_process(tmp_path: Path
     log = (tmp_path / "out" / "log.txt").read_text()
     assert "figure a b" in log, "what passing tests print"
     assert 'test_slow.py", line' in log, "where the one that hung was"
-    assert lines[-1] == "1 crashed, 2 error, 1 failed, 8 passed, 1 skipped, 1 timeout"
-    assert [line.split()[0] for line in lines[-6:-1]].count("error") == 2
+    assert lines[-1] == "1 crashed, 2 error, 2 failed, 9 passed, 1 skipped, 1 timeout"
+    assert [line.split()[0] for line in lines[-7:-1]].count("error") == 2
     assert len("\n".join(lines)) < 10_000
 
 
