@@ -69,6 +69,7 @@ class Told:
     launches: list[Launched] = field(default_factory=list)
     workers: list[ScriptedWorker] = field(default_factory=list)
     under_way: set[int] = field(default_factory=set)  # rows
+    heard: list[str] = field(default_factory=list)  # names of the messages of all workers
 
 
 def gains_of(line: Line, limit: int) -> list[tuple[tuple[int, ...], str]]:
@@ -132,6 +133,7 @@ class ScriptedWorker:
             self._end(0)  # its front is gone
 
     def _hear(self, message: FromFront) -> None:
+        self._told.heard.append(type(message).__name__)
         if isinstance(message, Start):
             self._told.starts.append(message)
             self._work.set()

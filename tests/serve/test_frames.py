@@ -32,6 +32,7 @@ from heliograph.serve.frames import (
     Loaded,
     Message,
     Phase,
+    Proceed,
     Ready,
     Settings,
     Start,
@@ -56,6 +57,7 @@ FRONT: list[Message] = [
     Submit(rows=((0, -(2**63)), (2**53, 2**63 - 1)), prompt=(0, 2**31 - 1), limit=2**31),
     Submit(rows=((7, 1),), prompt=(1,), limit=1, least=1, stops=(2, 3), settings=SETTINGS),
     Cancel(rows=(1, 2, 3)),
+    Proceed(),
     Stop(),
 ]
 WORKER: list[Message] = [

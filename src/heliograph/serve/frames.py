@@ -6,7 +6,7 @@ class. Both sides are one version of one package, and say so first::
     front  ── Start(protocol, core, options) ─────▶ worker
     front  ◀── Hello(protocol, digest, ...) ────── worker   as soon as the core's signature and manifest are checked
     front  ◀── Phase* ─ Loaded ─────────────────── worker   or Failed, and the worker ends
-    front  ── Submit | Cancel ────────────────────▶ worker
+    front  ── Submit | Cancel | Proceed ──────────▶ worker   Proceed once
     front  ◀── Phase* ─ Ready ──────────────────── worker   the buckets of the start have passed their self-tests
     front  ◀── Launched | Ended ────────────────── worker   one Launched a launch, with what it gave each row
     front  ── Stop ───────────────────────────────▶ worker   ends with exit code 0
@@ -80,6 +80,11 @@ class Cancel(Frame, tag="cancel", frozen=True):
     """Ends rows whose client has gone or has enough; unknown and ended ones are no error: the two may cross."""
 
     rows: Annotated[tuple[Row, ...], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
+
+
+class Proceed(Frame, tag="proceed", frozen=True):
+    """What clients asked before the front could hear them has been submitted: a start's other self-tests may go on.
+    They would take the processors that the front needs to get there, and the first requests would wait for them."""
 
 
 class Stop(Frame, tag="stop", frozen=True):
@@ -166,7 +171,7 @@ class Failed(Frame, tag="failed", frozen=True):
     hint: str
 
 
-FromFront = Start | Submit | Cancel | Stop
+FromFront = Start | Submit | Cancel | Proceed | Stop
 FromWorker = Hello | Phase | Loaded | Ready | Launched | Ended | Failed
 Message = FromFront | FromWorker
 M = TypeVar("M")

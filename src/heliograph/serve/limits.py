@@ -37,6 +37,7 @@ class Limits(msgspec.Struct, frozen=True):
     rows: int = 1 << 17  # that wait or run in it
     rounds_between_builds: int = 256  # one bucket is built in so many rounds while rows run
     quiet: float = 0.2  # without a row, then buckets are built one after the other
+    early: float = 0.02  # after its event loop began the front has heard the clients that came before; see Proceed
     # ---- the end
     shutdown: float = 30.0  # SIGTERM: running requests may end
     stop: float = 5.0  # the worker may end after Stop, before it is killed

@@ -312,6 +312,19 @@ def test_rows_are_taken_before_all_self_tests_have_passed() -> None:
     play(body, given, limits=replace(SHORT, start=PATIENCE))
 
 
+def test_self_tests_go_on_once_early_clients_have_been_heard_and_at_once_after_a_restart() -> None:
+    async def body(p: Play) -> None:
+        began = asyncio.get_running_loop().time()
+        await p.until(lambda: p.supervisor.state is State.READY)
+        assert "Proceed" not in p.told.heard
+        await p.until(lambda: p.told.heard == ["Start", "Proceed"])
+        assert asyncio.get_running_loop().time() - began > 0.2
+        p.told.workers[-1].kill()
+        await p.until(lambda: p.told.heard == ["Start", "Proceed"] * 2)
+
+    play(body, script(), limits=replace(SHORT, early=0.3))
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_self_test_that_fails_at_the_first_start_ends_everything(rows: int) -> None:
     """B6, also when rows are under way already: they end."""

@@ -52,6 +52,7 @@ TESTED = {
     "rows": "test_more_rows_than_the_limit_are_refused",
     "rounds_between_builds": "test_under_steady_load_every_bucket_is_built_one_in_a_stated_number_of_rounds",
     "quiet": "test_rows_that_come_soon_do_not_wait_for_a_build",
+    "early": "test_self_tests_go_on_once_early_clients_have_been_heard_and_at_once_after_a_restart",
 }
 
 

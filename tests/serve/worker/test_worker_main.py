@@ -22,6 +22,7 @@ from heliograph.serve.frames import (
     FromWorker,
     Launched,
     Phase,
+    Proceed,
     Ready,
     Start,
     Stop,
@@ -107,6 +108,18 @@ class Gated(FakeDevice):
 @pytest.fixture
 def gated() -> Iterator[Loop]:
     yield from loop(Gated(), Limits(quiet=60.0))
+
+
+@pytest.fixture
+def fresh() -> Iterator[Loop]:
+    """Nothing is built."""
+    yield from loop(FakeDevice(ready="none"), Limits(quiet=60.0))
+
+
+@pytest.fixture
+def alone() -> Iterator[Loop]:
+    """Nothing is built, and its front says nothing."""
+    yield from loop(FakeDevice(ready="none"), Limits(quiet=0.05))
 
 
 class Broken(FakeDevice):
@@ -207,6 +220,27 @@ def test_ready_is_said_when_the_buckets_of_a_start_have_passed_and_rows_do_not_w
     assert [type(each) for each in told] == [Launched, Phase, Ready]
     assert gated.device.launches == [("prefill", 8, 2)]
     assert gated.device.built == [("prefill", 8), ("decode", 4), ("prefill", 2), ("decode", 1)]
+
+
+def test_only_what_lets_a_row_begin_is_built_before_the_front_has_submitted_what_it_held_back(fresh: Loop) -> None:
+    end = time.monotonic() + WAIT
+    while not fresh.device.built:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    time.sleep(0.1)
+    assert fresh.device.built == [("prefill", 8)]
+    fresh.send(Proceed())
+    told: list[FromWorker] = []
+    while not any(isinstance(each, Ready) for each in told):
+        told += fresh.receive()
+    assert len(fresh.device.built) == 4
+
+
+def test_self_tests_go_on_when_the_front_says_nothing(alone: Loop) -> None:
+    told: list[FromWorker] = []
+    while not any(isinstance(each, Ready) for each in told):
+        told += alone.receive()
+    assert alone.device.built[:4] == [("prefill", 8), ("decode", 4), ("prefill", 2), ("decode", 1)]
 
 
 def test_buckets_are_built_while_there_is_nothing_to_do(running: Loop) -> None:

@@ -30,6 +30,7 @@ from heliograph.serve.frames import (
     Launched,
     Loaded,
     Phase,
+    Proceed,
     Ready,
     Stop,
     check_protocol,
@@ -89,12 +90,14 @@ class Supervisor:
         self._patience = asyncio.timeout(None)  # of the read that is waiting
         self._stopping = False
         self._was_ready = False
+        self._heard_from = 0.0  # when clients that came before the event loop have been heard, by its clock
 
     async def run(self) -> None:
         """Until :meth:`stop`. Raises the error that ends the server: the first worker did not become ready, or its
         successors ended too often."""
         deaths: deque[float] = deque()
         clock = asyncio.get_running_loop().time
+        self._heard_from = clock() + self._limits.early
         try:
             while not self._stopping:
                 try:
@@ -150,6 +153,8 @@ class Supervisor:
                 self._be_patient(0.0 if self._stopping else self._limits.start)
                 await self._become_loaded(messages)
                 self._relax()
+                loop = asyncio.get_running_loop()
+                loop.call_at(max(self._heard_from, loop.time()), self._say, Proceed())
                 async for message in messages:
                     self._take(message)
                     self._relax()

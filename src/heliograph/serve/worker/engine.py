@@ -87,6 +87,11 @@ class Engine:
         return bool(self._rows)
 
     @property
+    def able(self) -> bool:
+        """Whether a row can begin."""
+        return bool(self._ready["prefill"])
+
+    @property
     def starting(self) -> bool:
         """Whether buckets of the start are not built and tested."""
         return not self._at_start.isdisjoint(self._unbuilt)

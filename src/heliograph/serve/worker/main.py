@@ -23,10 +23,12 @@ from heliograph.runtime.steps import Steps
 from heliograph.serve.frames import (
     PROTOCOL,
     Cancel,
+    Ended,
     Failed,
     Hello,
     Loaded,
     Phase,
+    Proceed,
     Ready,
     Start,
     Stop,
@@ -112,11 +114,15 @@ def serve(link: Link, engine: Engine, tested: int = 0, limits: Limits = LIMITS) 
     """Builds what a start needs, then says Ready; rounds while there are rows; other builds when it has been quiet;
     until Stop. Looks at the socket before each. ``tested``: nanoseconds of self-tests that have been run.
 
-    After Ready a build is not begun at once: the next request often comes right after an answer, and would wait for a
-    bucket's self-test.
+    Beyond what lets a row begin, nothing is built before the front has submitted what it held back. After Ready a build
+    is not begun at once: the next request often comes right after an answer, and would wait for a bucket's self-test.
     """
     busy_until = time.monotonic()
-    ready = False
+    ready = heard = False  # whether the front has submitted what it held back
+
+    def goes_on() -> bool:
+        return engine.starting and (heard or not engine.able)
+
     while True:
         if not ready and not engine.starting:
             ready = True
@@ -124,16 +130,20 @@ def serve(link: Link, engine: Engine, tested: int = 0, limits: Limits = LIMITS) 
             link.send(Ready())
         if link.full or not (engine.busy or engine.unbuilt):
             wait = None
-        elif engine.busy or engine.starting:
+        elif engine.busy or goes_on():
             wait = 0.0
         else:
             wait = max(0.0, busy_until + limits.quiet - time.monotonic())
         for message in link.receive(wait):
+            ended: list[Ended] = []
             match message:
                 case Submit():
+                    heard = True
                     ended = engine.submit(message)
                 case Cancel():
                     ended = engine.cancel(message)
+                case Proceed():
+                    heard = True
                 case Stop():
                     return
                 case Start():
@@ -146,7 +156,7 @@ def serve(link: Link, engine: Engine, tested: int = 0, limits: Limits = LIMITS) 
             for launched in engine.round():
                 link.send(launched)
             busy_until = time.monotonic()
-        if engine.starting or (not engine.busy and time.monotonic() >= busy_until + limits.quiet):
+        if goes_on() or (not engine.busy and time.monotonic() >= busy_until + limits.quiet):
             engine.build()
 
 
