@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from weakref import WeakSet
 
 import msgspec
 
-from heliograph._native import Device, Reservation
+from heliograph._native import CudaDevice, Device, Reservation
 from heliograph.core.manifest import Core
 from heliograph.errors import AddressTakenError, UsageError
 from heliograph.runtime.plan import MemoryPlan
@@ -62,6 +62,11 @@ class Memory:
         self._mapped: dict[str, int] = {}
         self._read_only: set[str] = set()
         self._reservations: dict[str, Reservation] = {}
+        self._reader = None
+        if isinstance(device, CudaDevice):
+            from heliograph.runtime.pinned import PinnedReader  # noqa: PLC0415 - a host pays for nothing of it
+
+            self._reader = PinnedReader(device)
         try:
             for region in core.regions:
                 self._reservations[region.role] = device.reserve(int(region.base, 16), region.span)
@@ -96,12 +101,15 @@ class Memory:
         address the device's memory."""
         return self._at(role, offset, size).view(offset, size)
 
-    def contents(self, role: str, offset: int, size: int) -> memoryview:
-        """The bytes to look at now: the memory itself or, where the host cannot address it, a copy. The caller
-        releases it."""
-        if self._in_place:
-            return self.view(role, offset, size)
-        return memoryview(self.read(role, offset, size))
+    def pieces(self, role: str, offset: int, size: int) -> Iterator[memoryview]:
+        """The bytes to look at now, in order: the memory itself or, where the host cannot address it, copies. Each is
+        valid until the next one is taken. For one caller at a time."""
+        region = self._at(role, offset, size)
+        if self._reader is not None:
+            yield from self._reader.pieces(region, offset, size)
+        else:
+            with region.view(offset, size) as view:
+                yield view
 
     def region(self, role: str) -> Reservation:
         """The reservation behind a region, for those who fill it as a whole."""
@@ -132,6 +140,8 @@ class Memory:
         """Unmaps and unreserves everything, or nothing: UsageError while the caller holds a view."""
         if self._in_place:
             self._refuse_held_views()
+        if self._reader is not None:
+            self._reader.close()
         while self._reservations:
             role, reservation = next(reversed(self._reservations.items()))
             reservation.close()

@@ -48,11 +48,11 @@ def state_digest(loaded: Loaded, units: int) -> str:
     size = fixed_state(loaded)
     digest = hasher(size + (region.grow * units if region is not None else 0))
     if size:
-        with memory.contents("state", 0, size) as fixed:
-            digest.update(fixed)
+        for piece in memory.pieces("state", 0, size):
+            digest.update(piece)
     if region is not None and units > 1:
-        with memory.contents(region.role, region.grow_at + region.grow, region.grow * (units - 1)) as used:
-            digest.update(used)
+        for piece in memory.pieces(region.role, region.grow_at + region.grow, region.grow * (units - 1)):
+            digest.update(piece)
     return digest.hexdigest()
 
 

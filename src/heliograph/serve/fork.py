@@ -88,6 +88,7 @@ def _fork_renderer() -> Renderer:
         os.closerange(3, MAX_DESCRIPTORS)
         from heliograph.runtime.render import main  # noqa: PLC0415  a front has no engine of templates
 
+        gc.freeze()  # what it shares with the front stays shared
         gc.enable()
         main()
         return 0
