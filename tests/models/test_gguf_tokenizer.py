@@ -199,7 +199,9 @@ def test_begin_and_end_tokens_are_put_around_text_as_the_file_says(
 def test_user_defined_tokens_are_whole_and_stay_in_the_text(making: Making) -> None:
     names = ["<think>", *CONTROLS[1:]]
     plain = json.loads(making().tokenizer)["model"]["vocab"]
-    made = making(tokens=[*names, *list(plain)[3:]], token_type=[4, 3, 3, *[1] * (len(plain) - 3)])
+    made = making(
+        tokens=[*names, *sorted(plain, key=plain.__getitem__)[3:]], token_type=[4, 3, 3, *[1] * (len(plain) - 3)]
+    )
     tokenizer = Tokenizer.from_buffer(made.tokenizer)
     assert tokenizer.encode("a<think>b").ids[1] == 0
     assert tokenizer.decode([0]) == "<think>"
