@@ -39,10 +39,12 @@ from heliograph.errors import (
     TargetError,
     UsageError,
 )
+from heliograph.runtime import pinned
 from heliograph.runtime.gate import State
 from heliograph.runtime.load import load
 from heliograph.runtime.plan import NODE_BYTES
 from heliograph.runtime.program import Program
+from heliograph.runtime.selftest import state_digest
 from heliograph.runtime.spans import Spans
 from tiny_core import TinyCore, digest
 from tiny_cuda_core import (
@@ -164,6 +166,26 @@ def test_state_counters_and_reset(cores: Cores) -> None:
     assert memory.read("persistent", 0, 8) == bytes(8)
     assert not any(program.read_state("kv"))
     assert not any(program.read_state("history"))
+
+
+@pytest.mark.parametrize("piece", [63, 64, 128, 511])
+def test_a_large_state_is_read_in_pieces_for_its_digest(
+    cores: Cores, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """Its self-tests pass, the digest is the same, and nothing more is pinned after it is ready."""
+    whole = cores.load()
+    wanted = [state_digest(whole._loaded, units) for units in (0, 1, 3)]
+    assert whole._loaded.device.counters()["pinned_bytes"] == 0
+    whole.close()
+    monkeypatch.setattr(pinned, "PIECE_BYTES", piece)
+    program = cores.load()
+    device = program._loaded.device
+    held = device.counters()["pinned_bytes"]
+    assert held == pinned.SLOTS * piece
+    assert [state_digest(program._loaded, units) for units in (0, 1, 3)] == wanted
+    assert device.counters()["pinned_bytes"] == held
+    program._loaded.close()
+    assert device.counters()["pinned_bytes"] == 0
 
 
 def test_memory_cannot_be_viewed_where_the_host_cannot_address_it(cores: Cores) -> None:

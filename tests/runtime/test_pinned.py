@@ -1,18 +1,21 @@
-"""Weights into a CUDA device: what was checked in pinned memory is what the device holds. Through the fake driver."""
+"""Weights into a CUDA device: what was checked in pinned memory is what the device holds; and what of a device is read
+back. Through the fake driver."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from fake_cuda.control import FakeCuda
 from heliograph._native import CudaDevice, Reservation
 from heliograph.core.format import CHUNK_BYTES, MIB, region_base
 from heliograph.errors import DeviceError, TamperedError
-from heliograph.runtime.pinned import Pinned
+from heliograph.runtime.pinned import PIECE_BYTES, SLOTS, Pinned, PinnedReader
 from heliograph.runtime.staging import Staging
 from runtime.test_staging import IMAGE, Files
 
@@ -112,3 +115,63 @@ def test_abandoning_waits_for_the_threads(tmp_path: Path, region: Region) -> Non
     staging.abandon()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("staging")]
     files.close()
+
+
+# ---- reading back ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def filled(region: Region) -> Region:
+    region.memory.unmap(0, region.memory.mapped_bytes)
+    region.memory.map(0, 16 * MIB)
+    region.memory.write(0, random.Random(3).randbytes(16 * MIB))
+    return region
+
+
+BORDERS = [1, *(PIECE_BYTES * pieces + more for pieces in (1, 2, 3) for more in (-1, 0, 1))]
+
+
+@pytest.mark.parametrize("size", BORDERS)
+@pytest.mark.parametrize("offset", [0, 257])
+def test_pieces_are_the_memory_in_order(filled: Region, offset: int, size: int) -> None:
+    reader = PinnedReader(filled.device)
+    wanted = filled.memory.read(offset, size)
+    lengths, digest = [], blake3()
+    for piece in reader.pieces(filled.memory, offset, size):
+        lengths.append(len(piece))
+        digest.update(piece)
+    assert digest.digest() == blake3(wanted).digest()
+    assert lengths == [min(PIECE_BYTES, size - at) for at in range(0, size, PIECE_BYTES)]
+    reader.close()
+    assert filled.device.counters()["pinned_bytes"] == 0
+
+
+def test_little_is_read_without_pinned_memory_and_much_pins_once(filled: Region) -> None:
+    reader = PinnedReader(filled.device)
+    assert [bytes(piece) for piece in reader.pieces(filled.memory, 5, 9)] == [filled.memory.read(5, 9)]
+    assert filled.device.counters()["pinned_bytes"] == 0
+    for _ in range(3):
+        assert sum(map(len, reader.pieces(filled.memory, 0, 9 * MIB))) == 9 * MIB
+        assert filled.device.counters()["pinned_bytes"] == SLOTS * PIECE_BYTES
+    reader.close()
+    reader.close()
+    assert filled.device.counters()["pinned_bytes"] == 0
+
+
+def test_a_reader_that_was_left_midway_starts_afresh(filled: Region) -> None:
+    reader = PinnedReader(filled.device)
+    left = reader.pieces(filled.memory, 0, 12 * MIB)
+    next(left)
+    left.close()
+    again = b"".join(map(bytes, reader.pieces(filled.memory, MIB, 9 * MIB)))
+    assert again == filled.memory.read(MIB, 9 * MIB)
+    reader.close()
+
+
+@pytest.mark.parametrize("call", ["cuMemHostAlloc", "cuMemcpyDtoHAsync", "cuEventSynchronize"])
+def test_a_driver_that_fails_while_reading_leaves_nothing(filled: Region, fake_cuda: FakeCuda, call: str) -> None:
+    reader = PinnedReader(filled.device)
+    fake_cuda.fail(call, "CUDA_ERROR_OUT_OF_MEMORY", nth=1)
+    with pytest.raises(DeviceError):
+        list(reader.pieces(filled.memory, 0, 9 * MIB))
+    fake_cuda.heal(call)
+    assert sum(map(len, reader.pieces(filled.memory, 0, 9 * MIB))) == 9 * MIB
+    reader.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import msgspec
@@ -12,6 +13,9 @@ from heliograph._native import CudaDevice, Device, Reservation
 from heliograph.core.manifest import Core
 from heliograph.errors import AddressTakenError, UsageError
 from heliograph.runtime.plan import MemoryPlan
+
+if TYPE_CHECKING:
+    from heliograph.runtime.pinned import PinnedReader
 
 Bytes = bytes | bytearray | memoryview
 READ_ONLY = ("weights", "constants")  # of a loaded program
@@ -62,7 +66,7 @@ class Memory:
         self._mapped: dict[str, int] = {}
         self._read_only: set[str] = set()
         self._reservations: dict[str, Reservation] = {}
-        self._reader = None
+        self._reader: PinnedReader | None = None
         if isinstance(device, CudaDevice):
             from heliograph.runtime.pinned import PinnedReader  # noqa: PLC0415 - a host pays for nothing of it
 
