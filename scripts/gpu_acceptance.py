@@ -42,6 +42,7 @@ LONGEST_FIRST = ("test_kv_sizes", "test_gpu_handover", "test_models", "test_sani
 SHARES = re.compile(r'scope="(module|session)"')  # a fixture that many tests of a file use
 SPLIT = "tests/gpu/"  # files whose tests take long; cut into parts where they share no fixture
 PART = 2  # tests
+FRESH = 6  # processes that a file may have because of failures; then what is left fails together
 DONE = ("passed", "skipped")
 UNENDED = ("collected", "started", "not run", "cut")
 TABLE_CHARACTERS = 9_000
@@ -108,10 +109,10 @@ class Run:
 
     def run(self, part: Part) -> None:
         """All tests of a part, in as many processes as it takes."""
-        begin = time.monotonic()
+        begin, fresh = time.monotonic(), 0 if part.shares else FRESH
         while part.left and time.monotonic() < self.until:
             running, since, before = "", time.monotonic(), len(part.done)
-            for event in self._pytest(part, ["-v", "-s", *([] if part.shares else ["-x"]), *part.left]):
+            for event in self._pytest(part, ["-v", "-s", *(["-x"] if fresh > 0 else []), *part.left]):
                 name = event.get("name", "")
                 if event["event"] == "started":
                     running, since = name, time.monotonic()
@@ -125,6 +126,7 @@ class Run:
                     outcome = ("cut" if cut else "timeout") if event["event"] == "stopped" else "crashed"
                     part.done.add(running)
                     self.results.add(running, outcome, time.monotonic() - since, event["error"])
+            fresh -= 1
             if len(part.done) == before:  # not one test began: a broken environment
                 if time.monotonic() < self.until:
                     for name in part.left:
@@ -231,7 +233,8 @@ def said(count: Counter[str]) -> str:
 def table(results: Results) -> str:
     """A line for each test that did not pass, then the sum; no longer than TABLE_CHARACTERS."""
     bad = [line for line in results.last.values() if line["outcome"] not in DONE]
-    room = max(60, TABLE_CHARACTERS // max(1, len(bad)) - 1)
+    bad.sort(key=lambda line: line["outcome"] in UNENDED)  # those last
+    room = max(120, TABLE_CHARACTERS // max(1, len(bad)) - 1)
     rows: list[str] = []
     for line in bad:
         row = f"{line['outcome']:8} {line['seconds']:6.1f} s  {line['name']}"
