@@ -168,13 +168,14 @@ class Run:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(EXIT_SECONDS)
             end_session(process.pid)  # also what it may have left running
-            code = process.wait()
+            with suppress(subprocess.TimeoutExpired):  # in the driver it may be beyond reach
+                process.wait(LAST_WORDS_SECONDS)
             os.close(reader)
             output.seek(0)
             log = output.read()
             part.log += log[-LOG_BYTES:]
         over = "the time of the run was over" if time.monotonic() >= self.until else f"no end in {limit:g} s"
-        why = over if stopped else f"the process ended with status {code}"
+        why = over if stopped else f"the process ended with status {process.returncode}"
         yield {"event": "stopped" if stopped else "exit", "error": why}
 
     def _events(self, reader: int, limit: float) -> Iterator[dict[str, Any]]:
