@@ -36,7 +36,8 @@ import pytest
 AS_PYTEST = "as-pytest"  # first argument of those processes; then the pipe and pytest's arguments
 ALWAYS = ("tests/gpu", "tests/device", "tests/conformance", "tests/capture")
 IF_ASKED = {"accuracy": "tests/accuracy", "ops": "tests/ops"}
-ALONE = re.compile(r"/(test_alone_\w+|test_catalogue)\.py$")  # what measures free memory, or time
+# What measures free memory, or time.
+ALONE = re.compile(r"/(test_alone_\w+|test_catalogue)\.py::|::test_executable_states_what_it_costs\b")
 LONGER = ("tests/accuracy/", 3)  # whose first tests wait for captures of SmolLM2: so many times as long
 LONGEST_FIRST = (
     "test_cuda_gate",
@@ -89,6 +90,7 @@ class Part:
 
     title: str
     names: list[str]
+    alone: bool = False  # on the machine
     shares: bool = True  # a fixture of the file; else what comes after a failure runs in a process of its own
     done: set[str] = field(default_factory=set)
     log: bytes = b""
@@ -214,27 +216,24 @@ def last_line(log: bytes) -> str:
 
 
 def parts(root: Path, names: list[str]) -> list[Part]:
-    """The tests of each file, in the order in which they begin."""
-    files: dict[str, list[str]] = {}
+    """The tests of each file, those that run alone apart, in the order in which they begin."""
+    files: dict[tuple[bool, str], list[str]] = {}
     for name in names:
-        files.setdefault(name.partition("::")[0], []).append(name)
+        files.setdefault((ALONE.search("/" + name) is not None, name.partition("::")[0]), []).append(name)
     made = []
-    for file in sorted(files, key=rank):
-        shares = SHARES.search((root / file).read_text()) is not None
-        split = file.startswith(SPLIT) and not shares and not alone(file)
-        size = PART if split else len(files[file])
-        for at in range(0, len(files[file]), size):
-            made.append(Part(f"{file} from {at + 1}" if split else file, files[file][at : at + size], shares))
+    for alone, file in sorted(files, key=lambda key: (key[0], rank(key[1]))):
+        found, shares = files[alone, file], SHARES.search((root / file).read_text()) is not None
+        split = file.startswith(SPLIT) and not shares and not alone
+        size = PART if split else len(found)
+        for at in range(0, len(found), size):
+            title = f"{file} from {at + 1}" if split else f"{file} alone" if alone else file
+            made.append(Part(title, found[at : at + size], alone, shares))
     return made
 
 
 def rank(file: str) -> int:
     stem = Path(file).stem
     return LONGEST_FIRST.index(stem) if stem in LONGEST_FIRST else len(LONGEST_FIRST) + (not file.startswith(SPLIT))
-
-
-def alone(file: str) -> bool:
-    return ALONE.search("/" + file) is not None
 
 
 def said(count: Counter[str]) -> str:
@@ -313,9 +312,9 @@ def main() -> int:
         for name in wanted:
             results.add(name, "collected")
         made = parts(given.root, wanted)
-        list(pool.map(run.run, [part for part in made if not alone(part.title.split()[0])]))
+        list(pool.map(run.run, [part for part in made if not part.alone]))
     for part in made:
-        if alone(part.title.split()[0]):
+        if part.alone:
             run.run(part)
     print(table(results), flush=True)
     return 0 if names and all(line["outcome"] in DONE for line in results.last.values()) else 1

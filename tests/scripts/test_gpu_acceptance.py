@@ -147,6 +147,27 @@ def test_one_test_is_run_by_its_name_and_none_is_no_success(tmp_path: Path) -> N
     assert (code, lines[-1]) == (1, "no tests")
 
 
+def test_what_measures_runs_alone_and_long_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    from gpu_acceptance import parts
+
+    written(tmp_path)
+    (tmp_path / "tests/device/test_graph.py").write_text("")
+    names = [f"tests/gpu/test_good.py::test_{number}" for number in range(5)]
+    names += ["tests/gpu/test_bad.py::test_a", "tests/gpu/test_bad.py::test_b", "tests/gpu/test_bad.py::test_c"]
+    names += ["tests/gpu/test_alone_end.py::test_last", "tests/gpu/test_alone_end.py::test_never"]
+    names += [f"tests/device/test_graph.py::{name}" for name in ("test_executable_states_what_it_costs[gpu]", "test_b")]
+    made = parts(tmp_path, names)
+    assert [(len(part.names), part.alone, part.shares) for part in made] == [
+        (2, False, False), (2, False, False), (1, False, False),  # cut
+        (3, False, True),
+        (1, False, False),
+        (2, True, False),
+        (1, True, False),
+    ]  # fmt: skip
+    assert sorted(name for part in made for name in part.names) == sorted(names)
+
+
 def test_a_long_table_is_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     from gpu_acceptance import Results, table
