@@ -410,6 +410,15 @@ def test_old_addresses_in_unused_places_of_a_struct_are_left_overs() -> None:
     assert all(at >= 8 and at + size <= 16 for at, size in found.zeroed)
 
 
+@pytest.mark.parametrize("other", [0x55A3, 0x561B, 0x56A3, 0x551B])
+def test_what_is_kept_of_a_stacks_address_does_not_depend_on_what_was_drawn(other: int) -> None:
+    """A count beside four bytes of padding, in which the upper half of an address of the heap was left."""
+    found = only(census(single((0x561C_0000_0007, other << 32 | 7), layout=((0, 8),))))
+    assert found.zeroed == ((4, 4),)
+    kept = only(census(single((0x0102_0000_0007, 0x0103_0000_0007), layout=((0, 8),))))
+    assert kept.zeroed == ((4, 1),), "no address: the bytes that differ"
+
+
 def test_slots_have_to_differ_and_to_fit() -> None:
     one, two = captures(NODE, NODE)
     with pytest.raises(UsageError, match="two slots"):

@@ -214,7 +214,10 @@ class Classifier:
                     self.point(site, offset + 4 * i - 4, word, sure=False)
         rest = [i for i in differing if i not in taken]
         for i in rest:
-            _note_differing(site.zeroed, offset, one, two, 4 * i, 4 * i + 4)
+            if (offset + 4 * i) % POINTER_ALIGNMENT and _stale(ones[i]) and _stale(twos[i]):
+                _note(site.zeroed, offset + 4 * i, 4)
+            else:
+                _note_differing(site.zeroed, offset, one, two, 4 * i, 4 * i + 4)
         _note_differing(site.zeroed, offset, one, two, 4 * count, len(one))
         self.recount(taken.union(rest), count)
 
@@ -330,15 +333,26 @@ class Classifier:
                 self.doubt(site, at, word, f"it may be a pointer to {self.foreign[word]}")
 
 
+def _stale(half: int) -> bool:
+    """Whether this is the upper half of an address of this process, as a stack keeps them: of a heap (0x55, 0x56) or a
+    mapping (0x7e, 0x7f). Such addresses are drawn for each process, so that one byte of two may well be the same; taken
+    byte by byte, what is kept would differ from one capture to the next."""
+    return 0x5500 <= half < 0x5700 or 0x7E00 <= half < 0x8000
+
+
 def _note_differing(zeroed: list[tuple[int, int]], offset: int, one: bytes, two: bytes, start: int, stop: int) -> None:
     """Adds the bytes that differ from ``start`` to ``stop`` of a parameter; neighbours become one range."""
     for i in range(start, stop):
         if one[i] != two[i]:
-            at, size = zeroed[-1] if zeroed else (0, 0)
-            if size and at + size == offset + i:
-                zeroed[-1] = (at, size + 1)
-            else:
-                zeroed.append((offset + i, 1))
+            _note(zeroed, offset + i, 1)
+
+
+def _note(zeroed: list[tuple[int, int]], begin: int, size: int) -> None:
+    at, before = zeroed[-1] if zeroed else (0, 0)
+    if before and at + before == begin:
+        zeroed[-1] = (at, before + size)
+    else:
+        zeroed.append((begin, size))
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
