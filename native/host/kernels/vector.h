@@ -234,6 +234,17 @@ HG_INLINE Lanes<float, 4> sum4(F32x16 a, F32x16 b, F32x16 c, F32x16 d) {
   const F32x16::Register two = four + __builtin_shufflevector(four, four, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
   const F32x16::Register one = two + __builtin_shufflevector(two, two, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
   return {__builtin_shufflevector(one, one, 0, 4, 8, 12)};
+#elif defined(__AVX2__)
+  using Register = Lanes<float, 8>::Register;
+  const auto halves = [](Register x, Register y) HG_INLINE_LAMBDA {  // 4 lanes of x, 4 of y
+    return __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11) +
+           __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+  };
+  const Register ab = halves(a.lo.v + a.hi.v, b.lo.v + b.hi.v), cd = halves(c.lo.v + c.hi.v, d.lo.v + d.hi.v);
+  const Register two = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +  // 2 lanes of a, c, b, d
+                       __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
+  const Register one = two + __builtin_shufflevector(two, two, 1, 0, 3, 2, 5, 4, 7, 6);
+  return {__builtin_shufflevector(one, one, 0, 4, 2, 6)};
 #else
   const float sums[4] = {sum(a), sum(b), sum(c), sum(d)};
   return load<float, 4>(sums);
