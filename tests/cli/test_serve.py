@@ -268,8 +268,11 @@ def test_a_capture_becomes_the_server_of_its_core_in_the_same_process(model: Pat
         assert server.end() == 0
 
 
-def test_an_address_without_a_server_is_refused_before_anything_is_captured(model: Path, tmp_path: Path) -> None:
-    command = [HELIOGRAPH, "capture", str(model), "--cores", str(tmp_path), "--port", "0", "--json"]
+@pytest.mark.parametrize("options", [("--port", "0"), ("--host", "::1"), ("--range-census",)])
+def test_options_that_would_have_no_effect_are_refused_before_anything_is_captured(
+    model: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    command = [HELIOGRAPH, "capture", str(model), "--cores", str(tmp_path), *options, "--json"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (run.returncode, json.loads(run.stderr)["error"]) == (2, "UsageError")
     assert not any(tmp_path.iterdir())

@@ -81,6 +81,11 @@ def command(
             "reading the options", found=" ".join(given), required="--then serve beside it",
             hint="a capture alone does not listen: leave it out, or add --then serve",
         )  # fmt: skip
+    if range_census and target != "cuda":
+        raise UsageError(
+            "reading the options", found="--range-census", required="--target cuda beside it",
+            hint="a host capture knows its pointers and has no census: leave it out",
+        )  # fmt: skip
     with progress(as_json) as tell:
         made = _made(model, target)
         core = capture(
