@@ -90,8 +90,8 @@ def test_an_mlp_becomes_its_ops_in_order_and_a_copy_of_the_result() -> None:
     _, graph = record(lambda m, x: {"y": m(x)}, Mlp())
     assert launches(graph) == ["aten.addmm.default", "aten.relu.default", "aten.addmm.default"]
     assert isinstance(graph.steps[-1], Copy)
-    assert [field.name for field in graph.inputs] == ["x"]
-    assert [field.name for field in graph.outputs] == ["y"]
+    assert [field.name for field in graph.placed.inputs] == ["x"]
+    assert [field.name for field in graph.placed.outputs] == ["y"]
 
 
 def test_every_pointer_is_stored_as_buffer_and_offset_that_give_its_literal_address() -> None:
@@ -128,7 +128,8 @@ def test_buffers_are_named_by_module_op_output_and_bucket() -> None:
 def test_inputs_of_a_bucket_are_one_span_and_outputs_the_next() -> None:
     inputs = {"x": TensorSpec(("rows", 4), "f32"), "z": TensorSpec(("rows", 4), "f32")}
     walked, _ = record(lambda m, x, z: {"a": x + z, "b": x * z}, inputs=inputs, buckets=({"rows": 2}, {"rows": 3}))
-    offsets = [walked.buffers.all[field.buffer].offset for g in walked.graphs for field in (*g.inputs, *g.outputs)]
+    placed = [graph.placed for graph in walked.graphs]
+    offsets = [walked.buffers.all[field.buffer].offset for g in placed for field in (*g.inputs, *g.outputs)]
     assert offsets == sorted(offsets)
 
 
@@ -234,7 +235,7 @@ def test_in_place_views_move_no_data() -> None:
 
 def test_a_lowering_may_return_several_tensors() -> None:
     _, graph = record(lambda m, x: dict(zip("abc", torch.native_layer_norm(x, [4], None, None, 1e-5), strict=True)))
-    assert [field.name for field in graph.outputs] == ["a", "b", "c"]
+    assert [field.name for field in graph.placed.outputs] == ["a", "b", "c"]
 
 
 def test_lowerings_get_types_by_name_and_numbers_as_they_are(lowerings: list) -> None:
@@ -260,7 +261,7 @@ def test_a_written_buffer_of_the_model_is_told_and_becomes_persistent() -> None:
     first = walk(model, spec)
     assert first.written == {"steps"}
     second = walk(model, spec, written=frozenset(first.written))
-    assert second.buffers.all[second.weight_buffer("steps")].role == "persistent"
+    assert second.buffers.all[second.places.weights["steps"]].role == "persistent"
     check_nothing_moved(first, second)
 
 

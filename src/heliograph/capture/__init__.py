@@ -17,6 +17,7 @@ Beneath them:
 - ``foreign``        memory that is not the recording's is named
 - ``functional``     for ops that write, the ops that do not
 - ``storages``       which buffer each tensor lies in
+- ``places``         which buffers a model and its buckets have
 - ``buffers``        named places in regions
 - ``arena``          the regions of a slot on the device
 - ``tape``           what was recorded, node by node

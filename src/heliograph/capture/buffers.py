@@ -71,6 +71,11 @@ class BufferTable:
     def address(self, buffer: int) -> int:
         return region_base(self._slot, self.all[buffer].role) + self.all[buffer].offset
 
+    def shape(self, buffer: int) -> tuple[int, ...]:
+        """The shape of a tensor over a buffer; over a growing one the units are its leading dimension."""
+        placed = self.all[buffer]
+        return (self.units, *placed.shape) if placed.grows else placed.shape
+
     def find(self, name: str) -> int | None:
         return self._names.get(name)
 

@@ -159,17 +159,17 @@ def _initial(recording: Recording, writer: DraftWriter, role: str) -> Iterator[S
 
 # ---- entries ----------------------------------------------------------------------------------------
 def _entries(recording: Recording) -> Iterator[manifest.Entry]:
-    numbered = list(enumerate(recording.graphs))
+    numbered = [(index, recorded.placed) for index, recorded in enumerate(recording.graphs)]
     for entry in recording.spec.entries:
         buckets = tuple(
             manifest.Bucket(
-                shape=tuple(recorded.bucket.items()),
+                shape=tuple(placed.bucket.items()),
                 segments=(manifest.Segment(kind="graph", graph=index),),
-                inputs=recorded.inputs,
-                outputs=recorded.outputs,
+                inputs=placed.inputs,
+                outputs=placed.outputs,
             )
-            for index, recorded in numbered
-            if recorded.entry is entry
+            for index, placed in numbered
+            if placed.entry is entry
         )
         yield manifest.Entry(name=entry.name, buckets=buckets)
 

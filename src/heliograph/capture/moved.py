@@ -26,7 +26,7 @@ def check_nothing_moved(before: Walk, after: Walk) -> None:
         for i, (old_step, new_step) in enumerate(zip_longest(old_graph.steps, new_graph.steps)):
             if old_step is None or new_step is None or masked(old_step) != masked(new_step):
                 raise _moved(
-                    f"node {i} of graph {new_graph.name!r}: {_named(old_step)} in the first run and "
+                    f"node {i} of graph {new_graph.placed.name!r}: {_named(old_step)} in the first run and "
                     f"{_named(new_step)} in the capture"
                 )
 

@@ -124,7 +124,7 @@ def _recorded(walked: WalkedGraph, graph: Graph, images: Images) -> RecordedGrap
     """A graph whose template is what was recorded."""
     _check_template(walked, graph)
     nodes = tuple(stored(step, images.number) for step in walked.steps)
-    return RecordedGraph(walked.name, walked.entry, walked.bucket, walked.inputs, walked.outputs, nodes, graph)
+    return RecordedGraph(walked.placed, nodes, graph)
 
 
 def _check_template(walked: WalkedGraph, graph: Graph) -> None:
@@ -156,7 +156,7 @@ def _as_recorded(step: Step) -> tuple[object, ...]:
 
 def _differs(walked: WalkedGraph, found: str) -> CaptureError:
     return CaptureError(
-        f"reading graph {walked.name!r} back from the driver",
+        f"reading graph {walked.placed.name!r} back from the driver",
         found=found,
         required=f"the {len(walked.steps)} nodes that were recorded, in that order",
         hint="something else was submitted to the capturing stream, or the driver is at fault",
@@ -175,7 +175,7 @@ def _store_weights(
     described: list[Tensor] = []
     for done, weight in enumerate(weights):
         tell("moving weights", done, len(weights))
-        buffer = walk.buffers.all[walk.weight_buffer(weight.name)]
+        buffer = walk.buffers.all[walk.places.weights[weight.name]]
         tensor = store(weight, arena.region(buffer.role), buffer.offset, consume=consume)
         if buffer.role == "weights":
             described += [msgspec.structs.replace(tensor, name=name) for name in (weight.name, *weight.aliases)]

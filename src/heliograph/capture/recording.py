@@ -15,8 +15,9 @@ from heliograph.capture.arena import Arena
 from heliograph.capture.buffers import BufferTable
 from heliograph.capture.kernels import Kernels
 from heliograph.capture.manifests import ExportManifest
-from heliograph.capture.spec import CaptureSpec, EntrySpec, Shape
-from heliograph.core.manifest import Buffer, Field, Target, Tensor
+from heliograph.capture.places import PlacedGraph
+from heliograph.capture.spec import CaptureSpec, Shape
+from heliograph.core.manifest import Buffer, Target, Tensor
 from heliograph.core.templates import Node
 from heliograph.device.graph import Graph
 from heliograph.errors import GraphStateError, UsageError
@@ -24,16 +25,16 @@ from heliograph.errors import GraphStateError, UsageError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedGraph:
-    """A graph of one bucket: its nodes in order as they are stored, the buffers that a caller fills and reads."""
+    """A graph of one bucket with its nodes in order as they are stored."""
 
-    name: str
-    entry: EntrySpec
-    bucket: Shape
-    inputs: tuple[Field, ...]  # shared ones last
-    outputs: tuple[Field, ...]
+    placed: PlacedGraph
     nodes: tuple[Node, ...]
     graph: Graph
     literal: tuple[Node, ...] | None = None  # with left-over bytes as captured, where ``nodes`` has zeros for them
+
+    @property
+    def name(self) -> str:
+        return self.placed.name
 
 
 Kept = tuple[tuple[int, bytes], ...]  # (offset, content) in a region, ascending
@@ -147,7 +148,7 @@ class Recording:
     # ---- names -----------------------------------------------------------------------------------------------------
     def _graph(self, entry: str, shape: Mapping[str, int]) -> RecordedGraph:
         for recorded in self.graphs:
-            if recorded.entry.name == entry and dict(recorded.bucket) == dict(shape):
+            if recorded.placed.entry.name == entry and dict(recorded.placed.bucket) == dict(shape):
                 if recorded.graph.was_reset:
                     raise GraphStateError(
                         f"using {recorded.name!r}",
@@ -165,11 +166,11 @@ class Recording:
         )
 
     def _buffer(self, entry: str, shape: Shape, field: str) -> Buffer:
-        recorded = self._graph(entry, shape)
-        for each in (*recorded.inputs, *recorded.outputs):
+        placed = self._graph(entry, shape).placed
+        for each in (*placed.inputs, *placed.outputs):
             if each.name == field:
                 return self.buffers.all[each.buffer]
-        known = ", ".join(each.name for each in (*recorded.inputs, *recorded.outputs))
+        known = ", ".join(each.name for each in (*placed.inputs, *placed.outputs))
         raise UsageError(
             f"looking up a field of {entry!r}", found=repr(field), required=f"one of {known}", hint="use its name"
         )

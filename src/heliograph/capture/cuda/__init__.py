@@ -4,7 +4,7 @@ Reading order:
 
 - ``session``        CUPTI, context and addresses, before PyTorch initialises CUDA
 - ``record``         every bucket run, then captured; the census; a Recording
-- ``walk``           what we place: weights, state, inputs and outputs
+- ``walk``           the model run on what we place: weights, state, inputs and outputs
 - ``pools``          what PyTorch allocates by itself
 - ``torch_capture``  one stream capture
 - ``ops``            which op and line each node comes from

@@ -12,7 +12,7 @@ from heliograph.capture.classify import FROM, TO, NodeCensus
 from heliograph.capture.cuda.kernels import CudaKernels
 from heliograph.capture.cuda.ops import OpSpan
 from heliograph.capture.cuda.pools import FrameworkPool
-from heliograph.capture.cuda.walk import PlacedGraph
+from heliograph.capture.places import PlacedGraph
 from heliograph.capture.words import RecordedKernel, RecordedNode
 from heliograph.core.templates import (
     KIND_COPY,

@@ -171,7 +171,7 @@ class CudaCapture:
         except BaseException:
             graph.reset()
             raise
-        captured = CapturedGraph(self.walk.graphs[graph.name], graph, tuple(counter.spans), nodes, top)
+        captured = CapturedGraph(self.walk.places.graph(entry, bucket), graph, tuple(counter.spans), nodes, top)
         name_scratch(captured, self.walk.buffers, self.scratch)
         self.graphs.append(captured)
 
@@ -263,17 +263,8 @@ class CudaCapture:
         )
 
     def _recorded(self, captured: CapturedGraph, census: tuple[NodeCensus, ...]) -> RecordedGraph:
-        placed, nodes = captured.placed, stored_nodes(captured, census, self.kernels)
-        return RecordedGraph(
-            placed.name,
-            placed.entry,
-            placed.bucket,
-            placed.inputs,
-            placed.outputs,
-            nodes,
-            captured.graph,
-            literal_nodes(nodes, captured),
-        )
+        nodes = stored_nodes(captured, census, self.kernels)
+        return RecordedGraph(captured.placed, nodes, captured.graph, literal_nodes(nodes, captured))
 
     def _size(self, role: str) -> int:
         """Bytes of a region in use."""
@@ -286,7 +277,7 @@ class CudaCapture:
         """The parameters as they lie in the weights region, under every name."""
         described: list[StoredTensor] = []
         for weight in self.weights:
-            buffer = self.walk.buffers.all[self.walk.weight_buffer(weight.name)]
+            buffer = self.walk.buffers.all[self.walk.places.weights[weight.name]]
             if buffer.role == "weights":
                 data = self.session.regions["weights"].reservation.read(buffer.offset, weight.size)
                 digest = blake3(data, max_threads=blake3.AUTO).hexdigest()
