@@ -80,9 +80,6 @@ def main(retain: Literal["template", "executable"], left: int) -> None:
     buckets = tuple({"rows": rows} for rows in range(1, GRAPHS + 1))
     inputs = {"x": TensorSpec(("rows", WIDTH), "f32")}
     entry = EntrySpec("step", buckets, inputs, lambda model, x: {"out": model(x)})
-    # Each of the 129 runs and captures is followed by a collection, which looks at every object of PyTorch's modules.
-    gc.collect()
-    gc.freeze()
     before, begin = free(), time.perf_counter()
     told: dict[str, object] = {"retain": retain, "left": left, "graphs": GRAPHS, "nodes": GRAPHS * (NODES + 1)}
     try:

@@ -68,7 +68,7 @@ class PinnedReader:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self._slots: _Slots | None = None  # from the first large read on: none is made when a program is ready
+        self._slots: _Slots | None = None  # from the first large read on
 
     def pieces(self, region: Reservation, offset: int, size: int) -> Iterator[memoryview]:
         """Copies of ``size`` bytes, in order; each is valid until the next one is taken. OutOfMemoryError if nothing

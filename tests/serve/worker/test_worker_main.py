@@ -53,7 +53,7 @@ class Loop:
 
     def _run(self) -> None:
         try:
-            serve(self._link, self._engine, limits=self._limits)
+            serve(self._link, self._engine, self._limits)
         except (FrontGone, ProtocolError, SelfTestError) as error:
             self.error = error
 

@@ -68,20 +68,16 @@ def serve(options: Options, report: Report, process: Process | None = None, rend
     process, renderer: a worker and a process that renders chat templates which were started already, so that they
     start beside what the caller still had to do.
     """
-    with signals_kept() as came:
-        return _serve(options, report, process, renderer, came)
-
-
-def _serve(
-    options: Options, report: Report, process: Process | None, renderer: Renderer | None, came: list[int]
-) -> int:
     began = time.monotonic()
     gc.disable()  # imports make no garbage, and walking what they made is 6 % of their time
     process = process or spawn()
-    listener = None
-    try:
+    with contextlib.ExitStack() as undo:
+        came = undo.enter_context(signals_kept())
+        undo.callback(process.socket.close)
+        undo.callback(process.kill)
+        undo.callback(gc.enable)
         tell_start(process, options)
-        listener = listen(options.host, options.port)
+        listener = undo.enter_context(listen(options.host, options.port))
         report.listening(url_of(listener))
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  no import before the spawn that can wait
 
@@ -94,12 +90,6 @@ def _serve(
         gc.enable()
         report.phase("front/imports", time.perf_counter_ns() - before)
         return run(options, process, listener, face, report, began, came)
-    finally:
-        gc.enable()
-        if listener is not None:
-            listener.close()
-        process.kill()
-        process.socket.close()
 
 
 @contextlib.contextmanager

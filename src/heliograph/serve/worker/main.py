@@ -52,7 +52,7 @@ def main(descriptor: int, began: int) -> int:
     with ExitStack() as held:
         try:
             link.send(Phase("imports", time.perf_counter_ns() - began))
-            serve(link, *start(link, held))
+            serve(link, start(link, held))
         except FrontGone:
             return OK
         except HeliographError as error:
@@ -72,9 +72,8 @@ def leave_with(front: int) -> None:
     threading.Thread(target=watch, name="front", daemon=True).start()
 
 
-def start(link: Link, held: ExitStack) -> tuple[Engine, int]:
-    """From Start to Loaded; the second is the nanoseconds of self-tests that were run. What is taken is given back by
-    ``held``."""
+def start(link: Link, held: ExitStack) -> Engine:
+    """From Start to Loaded. What is taken is given back by ``held``."""
     order = first(link)
     check_protocol(order.protocol)
     begin = time.perf_counter_ns()
@@ -86,17 +85,20 @@ def start(link: Link, held: ExitStack) -> tuple[Engine, int]:
             workers=order.threads,
             units=order.units or None,
             memory=order.memory or None,
-            ready="all" if order.wait_all else (),
+            ready=(),
         )
     held.enter_context(program)
     for name, nanoseconds in program.phases.items():
-        if name not in ("self-tests", "total"):  # not over yet
+        if name not in ("self-tests", "total"):  # the engine's, and not over yet
             link.send(Phase(name, nanoseconds))
     steps = held.enter_context(Steps(program))
     gc.freeze()  # what the start made lives as long as the process: no collection need walk it
     gc.enable()
+    engine = Engine(steps, time.perf_counter_ns)
+    while order.wait_all and engine.unbuilt:
+        engine.build()
     link.send(Loaded(steps.text.concurrency, steps.units - 1, steps.text.block_tokens, steps.biases))
-    return Engine(steps, time.perf_counter_ns), program.phases["self-tests"]
+    return engine
 
 
 def first(link: Link) -> Start:
@@ -110,9 +112,9 @@ def first(link: Link) -> Start:
     raise _out_of_turn(f"nothing for {LIMITS.start:g} s")
 
 
-def serve(link: Link, engine: Engine, tested: int = 0, limits: Limits = LIMITS) -> None:
+def serve(link: Link, engine: Engine, limits: Limits = LIMITS) -> None:
     """Builds what a start needs, then says Ready; rounds while there are rows; other builds when it has been quiet;
-    until Stop. Looks at the socket before each. ``tested``: nanoseconds of self-tests that have been run.
+    until Stop. Looks at the socket before each.
 
     Beyond what lets a row begin, nothing is built before the front has submitted what it held back. After Ready a build
     is not begun at once: the next request often comes right after an answer, and would wait for a bucket's self-test.
@@ -121,12 +123,12 @@ def serve(link: Link, engine: Engine, tested: int = 0, limits: Limits = LIMITS) 
     ready = heard = False  # whether the front has submitted what it held back
 
     def goes_on() -> bool:
-        return engine.starting and (heard or not engine.able)
+        return not ready and (heard or not engine.able)
 
     while True:
         if not ready and not engine.starting:
             ready = True
-            link.send(Phase("self-tests", tested + engine.testing))
+            link.send(Phase("self-tests", engine.testing))
             link.send(Ready())
         if link.full or not (engine.busy or engine.unbuilt):
             wait = None
