@@ -52,6 +52,7 @@
   X(cuModuleGetFunctionCount, 12040)     \
   X(cuModuleEnumerateFunctions, 12040)   \
   X(cuModuleGetGlobal, 3020)             \
+  X(cuFuncLoad, 12040)                   \
   X(cuFuncGetName, 12030)                \
   X(cuFuncGetParamInfo, 12040)           \
   X(cuFuncGetModule, 11000)              \

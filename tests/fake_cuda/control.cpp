@@ -154,6 +154,8 @@ CONTROL void fake_ignore_hints(int count) { state().ignored_hints = count; }
 CONTROL void fake_report_flags(int flags) { state().reported_flags = flags; }
 CONTROL void fake_eager(int eager) { state().eager = eager != 0; }
 CONTROL void fake_load_inside(const char *call, const char *image) { state().loads_inside.emplace(call, image); }
+// What this thread calls from now on is not ours.
+CONTROL void fake_of_somebody_else(int on) { of_somebody_else() = on != 0; }
 CONTROL void fake_observe(const Observer *listener) { observer = listener; }
 // Someone in this process resets the primary context: all in it is gone.
 CONTROL void fake_reset_context(int device) {

@@ -197,8 +197,11 @@ CUresult check_edge(uintptr_t from, uintptr_t to, const CUgraphEdgeData &data) {
 
 CUresult fill_kernel(Node &node, CUfunction handle, void **arguments, void **extra) {
   handle = as_function(handle);
-  const Function *function = find(state().functions, handle, "function");
+  Function *function = find(state().functions, handle, "function");
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  // The driver would load it when it is first launched, once all else that runs has ended.
+  if (!function->loaded && !of_somebody_else()) misuse("a kernel was used that was not loaded");
+  function->loaded = true;
   node.function = reinterpret_cast<uintptr_t>(handle);
   // The function's own limit counts, whatever its kernel says.
   if (int(node.shared) > function->attributes.at(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES))

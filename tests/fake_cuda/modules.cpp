@@ -234,6 +234,14 @@ CUDA_ENTRY cuFuncGetModule(CUmodule *out, CUfunction handle_) {
   return CUDA_SUCCESS;
 }
 
+CUDA_ENTRY cuFuncLoad(CUfunction handle) {
+  FAKE_CONTEXT_CALL(cuFuncLoad);
+  Function *function = find(s.functions, handle, "function");
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  function->loaded = true;
+  return CUDA_SUCCESS;
+}
+
 CUDA_ENTRY cuFuncGetName(const char **name, CUfunction handle) {
   FAKE_CONTEXT_CALL(cuFuncGetName);
   Function *function = find(s.functions, handle, "function");

@@ -54,6 +54,7 @@ struct Function {
   int static_shared = 0;
   unsigned threads = 0;       // a block must have exactly this many, if not 0
   bool cluster_fixed = false;  // at compile time: the required cluster cannot be set
+  bool loaded = false;         // onto the device, by cuFuncLoad or by the first use
   static std::map<int, int> default_attributes() {
     return {{0, 1024}, {1, 0}, {2, 0}, {3, 0}, {4, 16}, {5, 90}, {6, 90}, {7, 0}, {8, 48 << 10}, {9, -1}, {10, 0},
             {11, 0}, {12, 0}, {13, 0}, {14, 0}, {15, 0}};

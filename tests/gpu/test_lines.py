@@ -11,6 +11,7 @@ import pytest
 
 from gpu.runs import HERE, prepared
 from gpu.test_models import MODELS
+from heliograph.models import llama
 from tiny_models import random_model, write_gguf
 
 pytestmark = pytest.mark.gpu
@@ -20,7 +21,7 @@ OUTPUT = re.compile(r"copy_\.\d+ -\Z")  # what the capture adds behind the model
 FILES = {
     "decoder": ("decoder.py", HERE.parent.parent / "examples" / "decoder.py"),
     "transformers": ("transformers/models/llama/modeling_llama.py", None),
-    "llama": ("heliograph/models/llama.py", HERE.parent.parent / "src" / "heliograph" / "models" / "llama.py"),
+    "llama": ("heliograph/models/llama.py", Path(llama.__file__)),
 }
 
 

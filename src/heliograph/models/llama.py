@@ -194,6 +194,7 @@ class Llama(nn.Module):
     """The whole model. Takes each of its tensors from ``weights``, which afterwards refuses what is left."""
 
     frequencies: Tensor
+    numbers: Tensor  # that serving's steps need beside the weights: llama_spec.step_numbers
 
     def __init__(self, config: LlamaConfig, weights: Weights) -> None:
         super().__init__()

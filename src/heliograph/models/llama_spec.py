@@ -44,6 +44,21 @@ def sampling_inputs(rows: int | str) -> dict[str, TensorSpec]:
     }
 
 
+NONE, ZERO, ONE, INDEX = range(4)  # rows of step_numbers
+
+
+def step_numbers(serving: Serving) -> Tensor:
+    """i32[4, N] for the model's buffer ``numbers``: -1, 0, 1, and 0 to N - 1, for the rows or tokens of any bucket.
+
+    Made in each step they would take kernels of PyTorch's own. On a GPU the padding of their parameters is whatever the
+    stack held, so that two captures of one model could differ.
+    """
+    largest = max(serving.concurrency, *serving.prefill_buckets)
+    count = -(-largest // 16) * 16
+    rows = torch.full((count,), -1), torch.zeros(count), torch.ones(count), torch.arange(count)
+    return torch.stack([row.to(torch.int32) for row in rows])
+
+
 def llama_spec(config: LlamaConfig, text: ModelText, serving: Serving) -> CaptureSpec:
     """The capture spec of a model with its text."""
     decode = EntrySpec(
@@ -97,13 +112,13 @@ def decode_step(
     kv: Tensor, history: Tensor, last_token: Tensor, **sampling: Tensor,
 ) -> Mapping[str, Tensor]:  # fmt: skip
     """One token of each of R sequences, sequence r in row r."""
-    rows = torch.arange(ids.shape[0], dtype=torch.int32, device=ids.device)
+    rows = model.numbers[INDEX, : ids.shape[0]]
     ids = ops.resolve_ids(ids, slots, last_token)
     ops.history_store(ids, slots, positions, history)
     x = model(ids, Places(positions, rows, tables, real), kv)
     logits = model.logits(x, real)
     ops.clear_padding(logits, real)
-    return _sample(logits, slots, masks, history, last_token, real, **sampling)
+    return _sample(model, logits, slots, masks, history, last_token, real, **sampling)
 
 
 def prefill_step(
@@ -112,27 +127,36 @@ def prefill_step(
 ) -> Mapping[str, Tensor]:  # fmt: skip
     """A chunk of one sequence. What is sampled after its last token counts only if the prompt ends there."""
     tokens = ids.shape[0]
-    token_slots = slots.expand(tokens).contiguous()
+    token_slots = _repeated(model, slots, tokens)
     ids = ops.resolve_ids(ids, token_slots, last_token)
     ops.history_store(ids, token_slots, positions, history)
-    rows = torch.zeros(tokens, dtype=torch.int32, device=ids.device)
+    rows = model.numbers[ZERO, :tokens]
     x = model(ids, Places(positions, rows, tables, real), kv)
-    return _sample(model.logits(ops.gather_rows(x, last_row)), slots, masks, history, last_token, None, **sampling)
+    logits = model.logits(ops.gather_rows(x, last_row))
+    return _sample(model, logits, slots, masks, history, last_token, None, **sampling)
+
+
+def _repeated(model: Llama, values: Tensor, count: int) -> Tensor:
+    """The first of ``values`` so many times: it resolves ids that are not known, all in slot 0."""
+    numbers = model.numbers[:, :count]
+    repeated: Tensor = ops.resolve_ids(numbers[NONE], numbers[ZERO], values)
+    return repeated
 
 
 def _sample(
-    logits: Tensor, slots: Tensor, masks: Tensor, history: Tensor, last_token: Tensor, real: Tensor | None, *,
-    lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, presence: Tensor,
-    frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor, mask_index: Tensor, seed: Tensor,
-    sample_position: Tensor, logprob_count: Tensor,
+    model: Llama, logits: Tensor, slots: Tensor, masks: Tensor, history: Tensor, last_token: Tensor,
+    real: Tensor | None, *, lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor,
+    presence: Tensor, frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor, mask_index: Tensor,
+    seed: Tensor, sample_position: Tensor, logprob_count: Tensor,
 ) -> Mapping[str, Tensor]:  # fmt: skip
     sampled, logprobs, logprob_ids = ops.sample(
         logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
         bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real,
     )  # fmt: skip
+    accepted = _repeated(model, model.numbers[ONE], slots.shape[0])
     return {
         "sampled": sampled,
-        "accepted": torch.ones_like(slots),  # tokens a row advances by; more than one with speculation
+        "accepted": accepted,  # tokens a row advances by; more than one with speculation
         "logprobs": logprobs,  # of the sampled token, then of the most likely ones
         "logprob_ids": logprob_ids,
         "logits": logits,

@@ -9,7 +9,7 @@ from heliograph.capture.spec import CaptureSpec
 from heliograph.errors import StorageError, UnsupportedModelError
 from heliograph.models.gguf_file import MAGIC
 from heliograph.models.llama import Llama
-from heliograph.models.llama_spec import llama_spec
+from heliograph.models.llama_spec import llama_spec, step_numbers
 from heliograph.models.load_gguf import load_gguf
 from heliograph.models.load_hf import load_hf
 from heliograph.models.serving import Serving
@@ -36,6 +36,7 @@ def load_model(path: Path, *, serving: Serving | None = None) -> LoadedModel:
         )  # fmt: skip
     model, text, sources = load_hf(path) if _is_folder(path) else load_gguf(path)
     serving = serving or Serving(context=min(model.config.context, LARGEST_CONTEXT))
+    model.register_buffer("numbers", step_numbers(serving))
     return LoadedModel(model.eval(), llama_spec(model.config, text, serving), sources)
 
 
