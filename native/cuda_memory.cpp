@@ -6,6 +6,8 @@
 namespace hg {
 namespace {
 
+constexpr uint64_t kSmallestHinted = 32ull << 20;  // driver 580.159 on an H200 puts what is smaller wherever it likes
+
 CUmemAllocationProp properties(const CudaContext &context) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -34,14 +36,19 @@ uint64_t cuda_free_bytes(const CudaContext &context) {
 }
 
 CudaReservation::CudaReservation(std::shared_ptr<CudaContext> context, uint64_t address, uint64_t span)
-    : context_(std::move(context)), address_(address), span_(span) {
+    : context_(std::move(context)), address_(address), span_(span), reserved_(std::max(span, kSmallestHinted)) {
   const std::string doing = "reserving " + std::to_string(span) + " bytes at " + hex(address);
+  const uint64_t unit = cuda_granularity(*context_);
+  if (!span || span % unit || !address || address % unit || address + span < address)
+    throw Error("UsageError", doing, text(span, " bytes at ", hex(address)),
+                text("non-zero multiples of ", unit, ", the device's granularity"),
+                "the bases of regions are in core.format");
   CudaCurrent current(*context_, doing.c_str());
   CUdeviceptr given = 0;
-  context_->check(context_->api().cuMemAddressReserve(&given, span, 0, address, 0), "cuMemAddressReserve",
+  context_->check(context_->api().cuMemAddressReserve(&given, reserved_, 0, address, 0), "cuMemAddressReserve",
                   doing.c_str());
   if (given != address) {
-    context_->api().cuMemAddressFree(given, span);
+    context_->api().cuMemAddressFree(given, reserved_);
     throw Error("AddressTakenError", doing, "the driver gave " + hex(given), hex(address),
                 "reserve before anything else in the process maps memory, or use another slot");
   }
@@ -56,7 +63,7 @@ CudaReservation::~CudaReservation() {
       context_->api().cuMemUnmap(address_ + offset, mapping.size);
       context_->api().cuMemRelease(mapping.handle);
     }
-    context_->api().cuMemAddressFree(address_, span_);
+    context_->api().cuMemAddressFree(address_, reserved_);
   }
   context_->counters.bytes_mapped -= mapped_bytes();
   --context_->counters.reservations_live;

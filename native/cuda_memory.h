@@ -54,6 +54,7 @@ class CudaReservation final : public Reservation {
 
   std::shared_ptr<CudaContext> context_;
   uint64_t address_, span_;
+  uint64_t reserved_;  // at least what the driver puts where it is asked to
   mutable std::mutex mutex_;
   Mappings mappings_;
 };

@@ -19,6 +19,15 @@ def test_a_reservation_is_exactly_where_it_was_asked_for(probe: Probe) -> None:
     reservation.close()
 
 
+def test_a_reservation_is_of_whole_units_somewhere(probe: Probe) -> None:
+    unit = probe.device.granularity
+    top = 2**64 - unit
+    for address, span in [(ELSEWHERE, 0), (ELSEWHERE, unit + 1), (0, unit), (ELSEWHERE + 1, unit), (top, 2 * unit)]:
+        with pytest.raises(UsageError, match="granularity"):
+            probe.device.reserve(address, span)
+    probe.device.reserve(ELSEWHERE, unit).close()
+
+
 def test_taken_addresses_are_refused_by_name_and_free_ones_are_not(probe: Probe) -> None:
     unit = probe.device.granularity
     with pytest.raises(AddressTakenError) as refused:

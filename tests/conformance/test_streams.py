@@ -182,6 +182,7 @@ def test_waiting_for_a_device_lets_other_threads_run(probe: Probe) -> None:
 def test_a_stream_makes_progress_while_another_is_blocked(probe: Probe) -> None:
     flag, counter = probe.take(), probe.take()
     blocked, free = probe.device.create_stream(), probe.device.create_stream()
+    probe.function("write")  # is loaded, which on a GPU waits until nothing runs
     probe.launch(blocked, "gate", flag, counter, blocks=8)  # ends when the other stream has written the flag
     probe.launch(free, "write", flag, 1)
     probe.device.synchronize()

@@ -55,13 +55,16 @@ CUDA_ENTRY cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationPro
   return CUDA_SUCCESS;
 }
 
+// Driver 580.159 on an H200 puts what is smaller wherever it likes.
+constexpr size_t kSmallestHinted = 32 << 20;
+
 CUDA_ENTRY cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t, CUdeviceptr hint, unsigned long long flags) {
   FAKE_CONTEXT_CALL(cuMemAddressReserve);
   if (!size || size % kGranularity || flags) return CUDA_ERROR_INVALID_VALUE;
   uint64_t given = 0;
   if (s.ignored_hints > 0)
     --s.ignored_hints;
-  else if (hint)
+  else if (hint && size >= kSmallestHinted)
     given = reserve_pages(hint, size, MAP_FIXED_NOREPLACE);
   if (!given) given = reserve_pages(0, size, 0);
   if (!given) return CUDA_ERROR_OUT_OF_MEMORY;

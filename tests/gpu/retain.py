@@ -1,7 +1,8 @@
 """Captures a model of 64 graphs with memory left for some or all of their executables: python retain.py RETAIN LEFT.
 
 RETAIN: template or executable. LEFT: bytes of device memory that are free when the captures begin; 0: all there is.
-Prints one JSON object: what was free before, and after everything was given back, what the executables took.
+Prints one JSON object: what the executables took, what was free before, what at once after everything was given back,
+and what ("after") when somebody had needed all memory, for which the driver lets go of what it kept for itself.
 """
 
 from __future__ import annotations
@@ -42,11 +43,22 @@ class Ballast:
     def take(self, left: int) -> None:
         most = free()
         while (excess := min(most, free() - left)) >= 2 * PIECE:
-            address = ctypes.c_uint64()
-            if driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(excess // PIECE * PIECE)):
+            if not self._take(excess):
                 most = excess // 2  # not all that is free is to be had in one piece
-            else:
-                self._taken.append(address.value)
+
+    def take_all(self) -> None:
+        """Also what the driver keeps for itself until somebody needs it, the memory of destroyed executables."""
+        size = free()
+        while size >= PIECE:
+            if not self._take(size):
+                size //= 2
+
+    def _take(self, size: int) -> bool:
+        address = ctypes.c_uint64()
+        refused = driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size // PIECE * PIECE))
+        if not refused:
+            self._taken.append(address.value)
+        return not refused
 
     def give(self) -> None:
         while self._taken:
@@ -102,6 +114,9 @@ def main(retain: Literal["template", "executable"], left: int) -> None:
     ballast.give()
     gc.collect()
     torch.cuda.empty_cache()
+    told["free after"] = free()
+    ballast.take_all()
+    ballast.give()
     counters = device.counters()
     told |= {
         "before": before,
