@@ -76,7 +76,7 @@ std::shared_ptr<Function> CudaModule::function(const std::string &name) {
   CUfunction handle = nullptr;
   context_->check(context_->api().cuModuleGetFunction(&handle, module_, name.c_str()), "cuModuleGetFunction",
                   doing.c_str());
-  // Else its first launch does this, waiting until the device is idle: for ever, if what runs waits for that launch.
+  // Here and not at its first launch: that waits until the device is idle, for ever if what runs waits for the launch.
   context_->check(context_->api().cuFuncLoad(handle), "cuFuncLoad", doing.c_str());
   return context_->shared_function(handle, [&] {
     return std::make_shared<CudaFunction>(context_, std::static_pointer_cast<CudaModule>(shared_from_this()), handle,

@@ -104,6 +104,8 @@ void CudaReservation::map(uint64_t offset, uint64_t size, Backing backing) {
     try {
       set_access(offset, size, true, doing);
       if (backing.zeroed) {
+        // What refuses to wait does so before there is a fill that might still run when the memory is taken back.
+        context_->settle(doing);  // holds: R4 tests/device/test_cuda_driver.py::test_memory_that_cannot_be_zeroed_is_not_taken_back_while_it_is_zeroed
         context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
         context_->settle(doing);
       }

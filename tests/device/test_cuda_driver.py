@@ -127,6 +127,19 @@ def test_mapping_that_fails_halfway_frees_what_it_took(fake_cuda: FakeCuda, cuda
     assert reservation.read(0, 2 * MIB) == bytes(2 * MIB)
 
 
+def test_memory_that_cannot_be_zeroed_is_not_taken_back_while_it_is_zeroed(fake_cuda: FakeCuda, cuda: Rig) -> None:
+    """As where this thread captures: the driver then refuses to wait, but not the fill before it."""
+    reservation = cuda.device.reserve(ELSEWHERE, SPAN)
+    before, filled = fake_cuda.live(), fake_cuda.calls("cuMemsetD8")
+    fake_cuda.fail("cuStreamSynchronize", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+    with pytest.raises(DriverError, match="CAPTURE_UNSUPPORTED"):
+        reservation.map(0, 2 * MIB)
+    assert fake_cuda.calls("cuMemsetD8") == filled, "it may still run when the memory is unmapped"
+    assert fake_cuda.live() == before
+    reservation.map(0, 2 * MIB)
+    assert reservation.read(0, 2 * MIB) == bytes(2 * MIB)
+
+
 def test_memory_ends(fake_cuda: FakeCuda, cuda: Rig) -> None:
     reservation = cuda.device.reserve(ELSEWHERE, SPAN)
     fake_cuda.limit_memory(fake_cuda.memory_in_use() + 4 * MIB)

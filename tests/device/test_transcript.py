@@ -22,8 +22,8 @@ NOT_YET = [] if RECORDED else [pytest.mark.gpu]  # nothing to compare with: reco
 DEVIATIONS: dict[str, str] = {
     "block of 2048": "it runs host kernels, which have no threads",
     "block above the bounds": "as above",
+    "capture in which is mapped": "the driver makes memory and refuses to wait; the fake refuses the memory, for pools",
     "node attribute 16": "the driver ignores it; the fake keeps it, so that its refusal can be tested",
-    "capture in which is mapped": "the driver makes memory and refuses the wait that follows; the fake refuses both",
 }
 
 

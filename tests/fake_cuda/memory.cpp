@@ -179,7 +179,6 @@ CUDA_ENTRY cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
 
 CUDA_ENTRY cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t size) {
   FAKE_CONTEXT_CALL(cuMemsetD8);
-  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
   if (accessible(to, size, true) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
   legacy(context, [to, value, size] {
     if (value == 0 && size >= kGranularity && size % 4096 == 0)
