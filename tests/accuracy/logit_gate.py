@@ -43,7 +43,7 @@ class Difference:
     @property
     def cuda(self) -> bool:
         """bf16 weights on CUDA."""
-        return self.mean <= CUDA_MEAN and self.overturned <= CUDA_MARGIN
+        return self.mean <= CUDA_MEAN and self.overturned < CUDA_MARGIN
 
 
 def compare(pairs: Iterable[tuple[Tensor, Tensor]]) -> Difference:

@@ -57,7 +57,7 @@ class Reference:
             y = self.norm(x, f"blk.{layer}.ffn_norm")
             gate, up = self.linear(y, f"blk.{layer}.ffn_gate"), self.linear(y, f"blk.{layer}.ffn_up")
             x = x + self.linear(silu(gate) * up, f"blk.{layer}.ffn_down")
-        return self.norm(x, "output_norm") @ self.head.T
+        return self.projected(self.norm(x, "output_norm"))
 
     def attention(self, x: Tensor, layer: int, future: Tensor) -> Tensor:
         tokens = len(x)
@@ -78,6 +78,9 @@ class Reference:
         angles = torch.outer(torch.arange(len(x)).float(), frequencies)[:, None]
         turned = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(angles), angles)
         return torch.view_as_real(turned).flatten(-2)
+
+    def projected(self, x: Tensor) -> Tensor:
+        return x @ self.head.T
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         return x @ self.weights[f"{name}.weight"].T

@@ -29,7 +29,8 @@ Ids = list[list[int]]
 
 
 class Bf16Reference(Reference):
-    """The same in bf16 throughout, as PyTorch does it on the GPU; angles are f32."""
+    """The same in bf16 throughout, as PyTorch does it on the GPU; angles are f32, and so are logits: two of 32 and more
+    would be equal in bf16 or 0.25 apart, which is the whole margin of the gate."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -42,9 +43,12 @@ class Bf16Reference(Reference):
     def attention(self, x: Tensor, layer: int, future: Tensor) -> Tensor:
         return super().attention(x, layer, future.to(x.dtype))
 
+    def projected(self, x: Tensor) -> Tensor:
+        return x.float() @ self.head.float().T
+
     def logits(self, ids: Sequence[int]) -> Tensor:
         with torch.device("cuda"):
-            return super().logits(ids).float().cpu()
+            return super().logits(ids).cpu()
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,17 @@ def test_changed_choice_is_bounded_by_the_margin_that_it_overturned(margin: floa
     assert found.exact == passes
 
 
+def test_a_choice_changed_at_the_very_margin_fails_on_cuda() -> None:
+    """Only below it may one change."""
+    reference = logits()
+    reference[0][4, 8] = 3.0 - CUDA_MARGIN
+    ours = [each.clone() for each in reference]
+    ours[0][4, 8] = 3.01
+    found = compare(zip(reference, ours, strict=True))
+    assert found.overturned == CUDA_MARGIN
+    assert not found.cuda
+
+
 @pytest.mark.parametrize(("scale", "passes"), [(0.98, True), (1.02, False)])
 def test_mean_and_margin_are_bounded_on_cuda(scale: float, passes: bool) -> None:
     assert compare(shifted(logits(), CUDA_MEAN * scale)).cuda == passes

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from heliograph.core.format import KERNEL_ABI
-from heliograph.core.manifest import Target
+from heliograph.core.manifest import Item, Target
 from heliograph.core.policy import Policy
-from heliograph.core.target import Machine, check_target, this_host
+from heliograph.core.target import Machine, check_target, other_model, this_host
 from heliograph.core.verify import verify
 from heliograph.errors import TargetError
 from tiny_core import TinyCore
@@ -47,6 +47,17 @@ def test_one_difference_is_enough_to_refuse(target: Target, machine: Machine, ch
     check_target(target, machine)
     with pytest.raises(TargetError):
         check_target(msgspec.structs.replace(target, **change), machine)
+
+
+@pytest.mark.parametrize(("made", "here", "told"), [
+    ("NVIDIA H200", "NVIDIA H200", False), ("NVIDIA H200", "NVIDIA H100 80GB HBM3", True), (None, "NVIDIA H200", False)
+])  # fmt: skip
+def test_another_model_of_gpu_is_told(tiny: TinyCore, made: str | None, here: str, told: bool) -> None:
+    device = (Item(name="kind", value="cuda"), *([Item(name="name", value=made)] if made else []))
+    notice = other_model(replace(tiny.provenance, device=device), replace(CUDA, name=here))
+    assert (notice != "") == told
+    assert not told or (f"{made}" in notice and here in notice)
+    assert other_model(replace(tiny.provenance, device=device), HOST) == ""
 
 
 def test_a_core_for_another_machine_can_be_looked_at_but_not_run(

@@ -12,7 +12,7 @@ from heliograph.errors import ModuleError
 OBJECT, FUNC = 1, 2
 
 
-def cubin(sections: dict[str, int], symbols: list[tuple[str, str, int, int, int]]) -> bytes:
+def cubin(sections: dict[str, int], symbols: list[tuple[str, str, int, int, int]], alignment: int = 1) -> bytes:
     """An ELF file with sections (name to size) and symbols (name, section, offset, size, type)."""
     names = bytearray(b"\0")
     texts = bytearray(b"\0")
@@ -33,7 +33,8 @@ def cubin(sections: dict[str, int], symbols: list[tuple[str, str, int, int, int]
         size = len(body) or sections.get(name, 0)
         kind = {"": 0, ".symtab": 2, ".shstrtab": 3, ".strtab": 3}.get(name, 1)
         link = order.index(".strtab") if name == ".symtab" else 0
-        headers.append(struct.pack("<IIQQQQIIQQ", heads[name], kind, 0, 0, at + len(bodies), size, link, 0, 1, 24))
+        place = (at + len(bodies), size, link, 0, alignment, 24)
+        headers.append(struct.pack("<IIQQQQIIQQ", heads[name], kind, 0, 0, *place))
         bodies += body
     start = at + len(bodies)
     ident = b"\x7fELF\2\1\1".ljust(16, b"\0")
@@ -46,17 +47,18 @@ def test_device_and_constant_variables_are_named_with_their_places() -> None:
         {".nv.global": 16, ".nv.global.init": 8, ".nv.constant3": 64, ".text.f": 128},
         [
             ("table", ".nv.constant3", 0, 64, OBJECT),
-            ("runs", ".nv.global", 4, 4, OBJECT),
+            ("runs", ".nv.global", 0, 4, OBJECT),
             ("last", ".nv.global", 8, 8, OBJECT),
             ("seed", ".nv.global.init", 0, 8, OBJECT),
             ("f", ".text.f", 0, 128, FUNC),
             ("label", ".nv.global", 0, 0, OBJECT),
         ],
+        alignment=8,
     )
     found = variables(image)
     assert found.named == (
         Variable("table", ".nv.constant3", 0, 64),
-        Variable("runs", ".nv.global", 4, 4),
+        Variable("runs", ".nv.global", 0, 4),
         Variable("last", ".nv.global", 8, 8),
         Variable("seed", ".nv.global.init", 0, 8),
     )
@@ -66,6 +68,26 @@ def test_device_and_constant_variables_are_named_with_their_places() -> None:
 def test_bytes_that_no_symbol_reaches_are_told() -> None:
     assert variables(cubin({".nv.global": 4096}, [])).unnamed == ((".nv.global", 4096),)
     assert variables(cubin({".nv.global": 4096}, [("a", ".nv.global", 0, 4096, OBJECT)])).unnamed == ()
+    assert variables(cubin({".nv.constant3": 4096}, [])).unnamed == (), "the image has them"
+
+
+@pytest.mark.parametrize(
+    ("places", "lost"),
+    [
+        ([(0, 4)], 252),  # behind the last variable
+        ([(252, 4)], 252),  # before the first
+        ([(0, 1), (8, 248)], 0),  # 7 bytes that align 8
+        ([(0, 1), (9, 247)], 8),  # nothing is aligned at 9
+        ([(0, 1), (16, 240)], 0),
+        ([(0, 1), (32, 224)], 31),  # variables of this section are aligned at 16 at most
+        ([(0, 64), (0, 250)], 0),  # one inside another; 6 bytes align the end
+        ([(0, 128), (64, 192)], 0),
+    ],
+)
+def test_bytes_that_align_a_variable_are_not_lost(places: list[tuple[int, int]], lost: int) -> None:
+    symbols = [(f"v{number}", ".nv.global", *place, OBJECT) for number, place in enumerate(places)]
+    unnamed = variables(cubin({".nv.global": 256}, symbols, alignment=16)).unnamed
+    assert unnamed == (((".nv.global", lost),) if lost else ())
 
 
 def test_images_without_variables_have_none() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from torch import nn
 
+from heliograph._native import CudaDevice
 from heliograph.capture.again import Again
 from heliograph.capture.checker import Checking, check_confirmed, findings, merged
 from heliograph.capture.draft import put_recording, with_results
@@ -153,7 +154,10 @@ def _note_recording(notes: Notes, recording: Recording) -> None:
     counters = recording.device.counters()
     costs = [recorded.graph.costs for recorded in recording.graphs]
     notes.families = tuple(image.family for image in recording.kernels.images)
-    notes.device |= {"arch": recording.device.arch, "kind": recording.device.kind, "processor": processor_name()}
+    device = recording.device
+    notes.device |= {"arch": device.arch, "kind": device.kind, "processor": processor_name()}
+    if isinstance(device, CudaDevice):
+        notes.device["name"] = device.name
     notes.costs |= {
         "executables": str(counters["executables_created"]),
         "executables_device_bytes": str(sum(cost.device_bytes for cost in costs)),

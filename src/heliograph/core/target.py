@@ -7,7 +7,7 @@ import msgspec
 from heliograph import _native
 from heliograph._native import CudaDevice, Device
 from heliograph.core.format import KERNEL_ABI
-from heliograph.core.manifest import Target
+from heliograph.core.manifest import Provenance, Target
 from heliograph.errors import TargetError
 
 
@@ -20,6 +20,7 @@ class Machine(msgspec.Struct, frozen=True):
     processors: int = 0  # CUDA: SM count
     shared_optin: int = 0
     driver: int = 0
+    name: str = ""  # CUDA: the model of GPU
 
 
 def this_host() -> Machine:
@@ -38,6 +39,7 @@ def machine_of(device: Device) -> Machine:
         processors=device.processors,
         shared_optin=device.shared_optin,
         driver=device.driver_version,
+        name=device.name,
     )
 
 
@@ -64,6 +66,17 @@ def check_target(target: Target, machine: Machine) -> None:
         )
     if target.driver > machine.driver:
         raise _mismatch(f"made with driver {target.driver}", f"at most {machine.driver}", "install a newer driver")
+
+
+def other_model(made: Provenance, machine: Machine) -> str:
+    """A notice where a core that fits was made on another model of GPU; else empty."""
+    name = {item.name: item.value for item in made.device}.get("name", machine.name)
+    if machine.device != "cuda" or name == machine.name:
+        return ""
+    return (
+        f"the core was made on {name}, this is {machine.name}: it fits, every graph is tested before its first use, "
+        "and nothing about its speed is known"
+    )
 
 
 def _mismatch(found: str, required: str, hint: str) -> TargetError:

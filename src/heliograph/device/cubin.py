@@ -11,7 +11,8 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMTAB, _OBJECT = 2, 1
-_GLOBAL_SECTIONS = (".nv.global", ".nv.constant3")  # __device__ and __constant__ variables
+_DEVICE = ".nv.global"  # sections of __device__ variables: kernels may have written to them
+_SECTIONS = (_DEVICE, ".nv.constant3")  # and __constant__ ones: as in the image unless the host wrote to one by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """``unnamed``: bytes of the variables' sections that no symbol reaches, by section."""
+    """``unnamed``: bytes for ``__device__`` variables that no symbol reaches, by section."""
 
     named: tuple[Variable, ...]
     unnamed: tuple[tuple[str, int], ...]
@@ -39,7 +40,7 @@ def variables(image: bytes) -> Variables:
         wanted = {
             number: _text(names, section[0])
             for number, section in enumerate(sections)
-            if _text(names, section[0]).startswith(_GLOBAL_SECTIONS)
+            if _text(names, section[0]).startswith(_SECTIONS)
         }
         found = tuple(sorted(_variables(image, sections, wanted), key=lambda each: (each.section, each.offset)))
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
@@ -51,15 +52,24 @@ def variables(image: bytes) -> Variables:
         ) from error
     unnamed = []
     for number, name in wanted.items():
-        reached = sum(each.size for each in found if each.section == name)
-        if sections[number][5] > _aligned_gap(found, name, reached):
-            unnamed.append((name, sections[number][5] - reached))
+        if not name.startswith(_DEVICE):
+            continue
+        size, alignment = sections[number][5], max(1, sections[number][8])
+        lost = _unreached([(each.offset, each.size) for each in found if each.section == name], size, alignment)
+        if lost:
+            unnamed.append((name, lost))
     return Variables(found, tuple(unnamed))
 
 
-def _aligned_gap(found: tuple[Variable, ...], section: str, reached: int) -> int:
-    """The bytes that symbols reach, with the alignment of at most 255 bytes before each of them."""
-    return reached + 255 * sum(1 for each in found if each.section == section)
+def _unreached(variables: list[tuple[int, int]], size: int, alignment: int) -> int:
+    """Bytes of a section in no variable (offset, size; ascending), but for those that align what is behind them."""
+    lost = end = 0
+    for offset, length in [*variables, (size, 0)]:
+        gap, aligned = offset - end, min(alignment, offset & -offset or alignment)  # what the offset is a multiple of
+        if gap >= aligned:
+            lost += gap
+        end = max(end, offset + length)
+    return lost
 
 
 def _sections(image: bytes) -> tuple[list[tuple[int, ...]], bytes]:
