@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from heliograph.capture.cuda.graphs import CapturedGraph, attributed, literal_no
 from heliograph.capture.cuda.kernels import CudaKernels
 from heliograph.capture.cuda.ops import OpCounter, OpSpan
 from heliograph.capture.cuda.pools import Live
-from heliograph.capture.cuda.record import _apart
+from heliograph.capture.cuda.record import CudaCapture, _apart
 from heliograph.capture.cuda.session import check_pytorch
 from heliograph.capture.trail import Trail, run_model
 from heliograph.core.templates import EmptyNode, KernelNode
@@ -193,6 +195,31 @@ def test_blocks_with_too_little_between_them_are_one_buffer() -> None:
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------
+def test_a_bucket_has_run_before_the_inputs_that_it_shares_with_the_next_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Inputs are written on the default stream, which does not wait for the one that models run on."""
+    log: list[str] = []
+    walk = SimpleNamespace(
+        prepare=lambda entry, bucket: log.append("prepare"), run=lambda entry, bucket: log.append("run"),
+        clear=lambda: None, fill_weights=lambda placed: None,
+    )  # fmt: skip
+    pools = {name: SimpleNamespace(name=name, used=nullcontext, live=tuple) for name in ("persistent", "scratch")}
+    entry = SimpleNamespace(name="step", buckets=({"rows": 1}, {"rows": 2}))
+    capture = object.__new__(CudaCapture)
+    vars(capture).update(
+        pools, walk=walk, spec=SimpleNamespace(entries=(entry,)), buckets=[(entry, each) for each in entry.buckets],
+        tell=lambda *told: None, stream=SimpleNamespace(synchronize=lambda: log.append("synchronize")), _placed={},
+        weights=(),
+    )  # fmt: skip
+    for step in ("_name_lasting", "_keep"):
+        monkeypatch.setattr(CudaCapture, step, lambda self: None)
+    capture._warm()
+    assert log.count("prepare") == 3
+    for at, said in enumerate(log):
+        assert said != "run" or log[at + 1] == "synchronize", log
+
+
 def test_a_pytorch_for_another_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for built in (None, "12.8"):
         monkeypatch.setattr(torch.version, "cuda", built)

@@ -124,8 +124,8 @@ class CudaCapture:
                     self.tell(f"running {graph_name(entry, bucket)}", done, len(buckets))
                     self.walk.prepare(entry, bucket)
                     self.walk.run(entry, bucket)
+                    self.stream.synchronize()  # the next inputs are written on another stream, shared ones among them
                     gc.collect()
-                self.stream.synchronize()
         self.lasting = {pool.name: pool.live() for pool in (self.persistent, self.scratch)}
         self._refuse_written(versions)
         self.walk.clear()
