@@ -43,6 +43,8 @@ def census_of(model: str) -> dict[str, object]:
         run.capture("template", 0)
         first = run.words()
         owned = Owned(run.walk.buffers.all, spec.slot, spec.units)
+    with seconds("variables of images"):
+        run.known(0)  # the first question makes the table of them
     with seconds("exact census"):
         exact = exact_census(first, second, owned, run.known)
     with seconds("range census"):
