@@ -13,11 +13,16 @@ import pytest
 
 from fake_cuda.control import FakeCuda
 from heliograph.capture.checker import Checking
+from heliograph.core.encoding import encode
+from heliograph.core.manifest import Record
+from heliograph.core.report import Request
 from heliograph.core.sign import scratch_key
 from heliograph.core.templates import EmptyNode, GraphTemplate, KernelNode, Node
 from heliograph.core.write import DraftWriter
 from heliograph.errors import CheckerError
-from heliograph.runtime.plan import NODE_BYTES, check_executable
+from heliograph.runtime.check import answer_to
+from heliograph.runtime.plan import NODE_BYTES, PIECE, ROUNDING, check_executable, check_executables
+from heliograph.runtime.tries import Checker
 from study import PROVENANCE, Drafted, ask, check, with_results
 from tiny_core import TinyCore
 from tiny_cuda_core import tiny_cuda_core
@@ -146,7 +151,41 @@ def test_a_draft_that_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> No
 
 
 def test_an_executable_that_takes_more_than_the_plan_is_refused() -> None:
-    nodes, rounding = 700, 2 << 20
-    check_executable("decode/1", nodes, NODE_BYTES * nodes + rounding, rounding)
-    with pytest.raises(CheckerError, match="decode/1"):
-        check_executable("decode/1", nodes, NODE_BYTES * nodes + rounding + 1, rounding)
+    """A node's share, and one piece of the driver; what all executables may share is no one's alone."""
+    nodes = 700
+    for rounding, piece in ((0, 0), (1 << 20, 1 << 20), (ROUNDING, PIECE)):
+        check_executable("decode/1", nodes, NODE_BYTES * nodes + piece, rounding)
+        with pytest.raises(CheckerError, match="decode/1"):
+            check_executable("decode/1", nodes, NODE_BYTES * nodes + piece + 1, rounding)
+
+
+def test_what_an_h200_takes_is_within_the_plan() -> None:
+    """64 executables of 601 nodes took 64 x 2,228,224 bytes, in pieces of 2 MiB."""
+    check_executable("step/1", 601, 4 << 20, ROUNDING)
+    check_executables(64 * 601, 64 * 2_228_224)
+
+
+def test_executables_that_together_take_more_than_the_plan_are_refused() -> None:
+    """Each of twenty may take a piece beyond its share, all of them together not."""
+    nodes, each = 100, 100 * NODE_BYTES + PIECE
+    check_executable("decode/1", nodes, each, ROUNDING)
+    check_executables(8 * nodes, 8 * each)
+    with pytest.raises(CheckerError, match=str(20 * each)):
+        check_executables(20 * nodes, 20 * each)
+
+
+def test_the_checker_adds_its_executables_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with drafted(tmp_path) as made:
+        explored = check(made)
+        request = Request(public_key=made.key.public_bytes.hex(), mode="explore", workers=1, limit_seconds=60)
+
+    def answer(extra: int) -> Record:
+        graphs = tuple(
+            msgspec.structs.replace(each, device_bytes=each.device_bytes + extra) for each in explored.graphs
+        )
+        monkeypatch.setattr(Checker, "run", lambda self: msgspec.structs.replace(explored, graphs=graphs))
+        return answer_to([str(tmp_path)], encode(request))
+
+    assert answer(0) == explored
+    with pytest.raises(CheckerError, match="14 nodes"):
+        answer(ROUNDING)

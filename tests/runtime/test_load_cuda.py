@@ -21,7 +21,7 @@ import pytest
 
 from fake_cuda.control import FakeCuda
 from heliograph._native import CudaDevice
-from heliograph.core.manifest import SelfTest
+from heliograph.core.manifest import Bucket, SelfTest
 from heliograph.core.policy import Policy
 from heliograph.core.templates import GraphTemplate, KernelNode
 from heliograph.core.verify import VerifiedCore, verify
@@ -39,13 +39,15 @@ from heliograph.errors import (
     TargetError,
     UsageError,
 )
-from heliograph.runtime import pinned
+from heliograph.runtime import cuda, pinned
 from heliograph.runtime.gate import State
-from heliograph.runtime.load import load
-from heliograph.runtime.plan import NODE_BYTES
+from heliograph.runtime.load import Ready, load
+from heliograph.runtime.loaded import Loaded
+from heliograph.runtime.plan import NODE_BYTES, MemoryPlan
 from heliograph.runtime.program import Program
 from heliograph.runtime.selftest import state_digest
 from heliograph.runtime.spans import Spans
+from heliograph.runtime.staging import Staged
 from tiny_core import TinyCore, digest
 from tiny_cuda_core import (
     CONTENT,
@@ -134,6 +136,24 @@ def test_a_cuda_core_is_loaded_and_replayed(cores: Cores) -> None:
 def test_the_weights_are_on_the_device(cores: Cores) -> None:
     program = cores.load(threads=3)
     assert program._loaded.memory.read("weights", 0, len(PARTS.image)) == PARTS.image
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_the_bytes_read_and_copied_are_told_and_equal_the_models_size(
+    cores: Cores, monkeypatch: pytest.MonkeyPatch, check: bool
+) -> None:
+    copied: list[tuple[int, int]] = []
+    sent = pinned.PinnedLane.sent
+
+    def counting(self: pinned.PinnedLane, offset: int, size: int) -> None:
+        sent(self, offset, size)
+        copied.append((offset, size))
+
+    monkeypatch.setattr(pinned.PinnedLane, "sent", counting)
+    program = cores.load(threads=2, check=check)
+    assert program.staged == Staged(bytes_read=len(PARTS.image), threads=2)
+    assert sum(size for _, size in copied) == PARTS.core.weights.size == len(PARTS.image)
+    assert len({offset for offset, _ in copied}) == len(copied)
 
 
 def test_a_flipped_weight_byte_is_refused_and_nothing_is_left(cores: Cores, fake_cuda: FakeCuda) -> None:
@@ -293,6 +313,69 @@ def test_variables_of_modules_are_restored(cores: Cores) -> None:
     module = program._loaded.catalogue.functions[0].module
     assert module is not None
     assert module.read_global(VARIABLE) == CONTENT
+
+
+def variable(program: Program) -> bytes:
+    module = program._loaded.catalogue.functions[0].module
+    assert module is not None
+    return module.read_global(VARIABLE)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Every launch adds one to the variable's first byte, as a kernel with a counter would; what it was before each."""
+    before: list[bytes] = []
+    launch = Loaded.launch
+
+    def counting(self: Loaded, bucket: Bucket) -> None:
+        launch(self, bucket)
+        self.drain()
+        module = self.catalogue.functions[0].module
+        assert module is not None
+        before.append(module.read_global(VARIABLE))
+        module.write_global(VARIABLE, bytes([before[-1][0] + 1]) + before[-1][1:])
+
+    monkeypatch.setattr(Loaded, "launch", counting)
+    return before
+
+
+def content(launches: int) -> bytes:
+    return bytes([CONTENT[0] + launches]) + CONTENT[1:]
+
+
+def test_variables_that_kernels_write_are_after_a_load_as_before_its_self_tests(
+    cores: Cores, counted: list[bytes]
+) -> None:
+    """B4: and each graph's self-test begins with what the capture ended with."""
+    program = cores.load()
+    assert counted == [content(0), content(1)] * len(ROWS)
+    assert variable(program) == CONTENT
+
+
+def test_self_tests_between_launches_leave_variables_as_they_are(cores: Cores, counted: list[bytes]) -> None:
+    program = cores.load(ready=[("step", ONE)])
+    run(program, 1, 2, 3, 4)
+    assert variable(program) == content(1)
+    counted.clear()
+    run(program, *range(8))
+    assert counted == [content(0), content(1), content(1)]  # two cases of its self-test, then the run
+    assert program.self_test(0)
+    assert variable(program) == content(2)
+    program.reset()
+    assert variable(program) == CONTENT
+
+
+def test_variables_are_put_back_after_a_self_test_that_fails(cores: Cores, counted: list[bytes]) -> None:
+    program = cores.load()
+    run(program, 1, 2, 3, 4)
+    test = program.core.self_tests[0]
+    wrong = msgspec.structs.replace(test.cases[0], outputs="1" * 64)
+    program._loaded.core = msgspec.structs.replace(
+        program.core, self_tests=(msgspec.structs.replace(test, cases=(wrong, *test.cases[1:])),)
+    )
+    program.core = program._loaded.core
+    assert not program.self_test(0)
+    assert variable(program) == content(1)
 
 
 @pytest.mark.parametrize("change", [{"name": "nothing"}, {"size": 4}])
@@ -503,6 +586,46 @@ def test_each_load_serves_or_is_refused_with_numbers(cores: Cores, fake_cuda: Fa
             program.close()
     assert outcomes[0]
     assert not outcomes[-1]
+
+
+EXECUTABLE = NODE_BYTES  # of each the fake takes, beside its nodes
+
+
+@pytest.mark.parametrize("fill", [False, True])
+@pytest.mark.parametrize("ready", ["all", (), (("step", ONE),)], ids=["all", "none", "one"])
+def test_what_is_built_after_the_load_comes_out_of_the_plan(
+    cores: Cores, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, ready: Ready, fill: bool
+) -> None:
+    """A7: with the least memory that a load accepts every bucket runs, also those that it did not build."""
+    monkeypatch.setattr(cuda, "ROUNDING", EXECUTABLE * len(PARTS.graphs))
+    verified = cores.verified()
+    program = load_with_least(verified, fake_cuda, ready=ready, memory=1 << 50 if fill else None)
+    cores.open.append(program)
+    fake_cuda.limit_memory(left_by_plan(program.plan))
+    for values in ((1, 2, 3, 4), range(8)):
+        assert run(program, *values)[0] == floats(*values)
+    assert all(program.self_test(graph) for graph in range(len(ROWS)))
+    assert fake_cuda.memory_in_use() <= left_by_plan(program.plan)
+
+
+def load_with_least(verified: VerifiedCore, driver: FakeCuda, **options: Any) -> Program:
+    """The load with the least device memory that is not refused, to 4 KiB."""
+    refused, accepted = 0, 1 << 34
+    while accepted - refused > 4096:
+        driver.limit_memory((refused + accepted) // 2)
+        try:
+            load(verified, **options).close()
+        except OutOfMemoryError:
+            refused = (refused + accepted) // 2
+        else:
+            accepted = (refused + accepted) // 2
+    driver.limit_memory(accepted)
+    return load(verified, **options)
+
+
+def left_by_plan(plan: MemoryPlan) -> int:
+    """What is left for regions and executables, which the fake charges, when the driver has taken the rest."""
+    return plan.budget - plan.margin - plan.overhead.total + plan.overhead.rounding
 
 
 def test_after_a_failed_load_the_same_process_loads(cores: Cores, fake_cuda: FakeCuda) -> None:

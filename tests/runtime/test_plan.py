@@ -126,6 +126,27 @@ def test_a_core_without_text_gets_the_units_of_its_self_tests() -> None:
     assert plan_memory(core(text=False, units=5), budget=1 << 30, granularity=PAGE).units == 5
 
 
+@pytest.mark.parametrize("units", [None, 17, 40, 41])
+@pytest.mark.parametrize("fill", [False, True])
+def test_whole_granules_fit_the_budget(units: int | None, fill: bool) -> None:
+    """Growth, too, is mapped by granules: the last one counts whole, most of it where units begin with a granule."""
+    regions = region("weights", 10 * MIB), region("io", MIB), region("state", 1000, UNIT, 2 * MIB)
+    aligned = msgspec.structs.replace(core(), regions=regions)
+    refusals, planned = [], []
+    for budget in range(budget_for(17), budget_for(60) + 16 * MIB, 37 * PAGE):
+        try:
+            planned.append(plan_memory(aligned, budget=budget, granularity=2 * MIB, units=units, fill=fill))
+        except OutOfMemoryError as error:
+            refusals.append((budget, error.required))
+    assert refusals
+    assert planned
+    for budget, required in refusals:
+        assert int(required.split(":")[0]) > budget
+    for plan in planned:
+        assert plan.needed >= sum(each.mapped for each in plan.regions) + plan.executables
+        assert plan.needed + plan.margin <= plan.budget
+
+
 def test_mapped_sizes_are_whole_granules() -> None:
     odd = msgspec.structs.replace(core(), regions=(region("io", 5), region("state", 0)), self_tests=())
     plan = plan_memory(odd, budget=1 << 30, granularity=2 * MIB)

@@ -24,6 +24,7 @@ from heliograph.core.report import Request
 from heliograph.errors import DeviceFaultError, HeliographError, UsageError
 from heliograph.runtime.attempt import FAULTED, Attempt
 from heliograph.runtime.patterns import Pattern
+from heliograph.runtime.plan import check_executables
 from heliograph.runtime.tries import Checker
 
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     its children."""
     stdin = sys.stdin.buffer.read()
     try:
-        result = _run(arguments, stdin)
+        result = answer_to(arguments, stdin)
     except HeliographError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return FAULTED if isinstance(error, DeviceFaultError) else 1
@@ -40,14 +41,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run(arguments: Sequence[str], stdin: bytes) -> Record:
+def answer_to(arguments: Sequence[str], stdin: bytes) -> Record:
+    """What is printed. CheckerError if executables together take more of the device than loads reserve for them."""
     try:
         request = msgspec.json.decode(stdin, type=Request)
     except msgspec.DecodeError as error:
         raise _usage(str(error)) from error
     match arguments:
         case [draft]:
-            return Checker(Path(draft), request).run()
+            report = Checker(Path(draft), request).run()
+            check_executables(
+                sum(each.recorded for graph in report.graphs for each in graph.counters if each.name == "nodes"),
+                sum(graph.device_bytes for graph in report.graphs),
+            )
+            return report
         case [draft, parent, status, progress, "try", pattern, poison]:
             end_with(int(parent))
             attempt = Attempt(Path(draft), request, int(status), int(progress))

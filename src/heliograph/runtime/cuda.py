@@ -12,11 +12,10 @@ from heliograph.core.manifest import Core
 from heliograph.core.verify import VerifiedCore
 from heliograph.errors import ModuleError
 from heliograph.runtime.pinned import SLOTS
-from heliograph.runtime.plan import Overhead
+from heliograph.runtime.plan import ROUNDING, Overhead
 from heliograph.runtime.staging import staging_threads
 
 RESIDENT_THREADS: Final = 2048  # of a multiprocessor, the most of any architecture
-ROUNDING: Final = 16 << 20  # the driver takes memory for executables in pieces, and several share one
 
 
 def set_limits(device: CudaDevice, core: Core) -> None:

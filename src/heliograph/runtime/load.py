@@ -27,16 +27,17 @@ from heliograph.runtime.memory import READ_ONLY, Memory
 from heliograph.runtime.patterns import state_period
 from heliograph.runtime.plan import NO_OVERHEAD, plan_memory
 from heliograph.runtime.program import Program, Shape
-from heliograph.runtime.staging import InPlace, Staging, Target
+from heliograph.runtime.staging import InPlace, Staged, Staging, Target
 
 Ready = Literal["all", "first"] | Sequence[tuple[str, Shape]]
 
 
 class Phases:
-    """Wall time of each phase in nanoseconds, in order."""
+    """Wall time of each phase in nanoseconds, in order, and what was done to the weights in them."""
 
     def __init__(self) -> None:
         self.times: dict[str, int] = {}
+        self.staged = Staged(0, 0)
         self._start = time.perf_counter_ns()
 
     @contextmanager
@@ -93,7 +94,7 @@ def load(
                 program.prepare(bucket.entry, **bucket.shape)
             state_period.cache_clear()
         phases.total()
-        program.open(phases.times)
+        program.open(phases.times, phases.staged)
         undo.pop_all()
         return program
 
@@ -163,7 +164,7 @@ def assemble(
             for graph in bucket.graphs:
                 loaded.catalogue.executable(graph)
     with phases("weights"):  # they are read from "modules" on; this is what is left to wait for
-        staging.finish()
+        phases.staged = staging.finish()
     regions.protect(read_only)
     return loaded
 

@@ -8,6 +8,8 @@ from heliograph.core.manifest import Core, Region
 from heliograph.errors import CheckerError, OutOfMemoryError, UsageError
 
 NODE_BYTES = 4096  # reserved for each node of every executable; the checker fails an export above it
+PIECE = 2 << 20  # in which a CUDA driver takes memory for executables; several share one
+ROUNDING = 16 << 20  # reserved for pieces that are not full, of all executables together
 MARGIN_PART = 50  # 2 % of the budget stays free
 
 
@@ -43,6 +45,7 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     units: int
     unit_bytes: int
     fixed: int  # regions without growth
+    growth: int  # of units, or of the granules that are mapped for them if that is more
     executables: int
     margin: int
     budget: int
@@ -50,7 +53,7 @@ class MemoryPlan(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> int:
-        return self.fixed + self.executables + self.overhead.total + self.units * self.unit_bytes
+        return self.fixed + self.growth + self.executables + self.overhead.total
 
 
 def fixed_bytes(core: Core, granularity: int) -> int:
@@ -103,32 +106,39 @@ def plan_memory(
     the numbers if the budget does not hold the plan, UsageError for units that cannot be meant.
     """
     region = growing_region(core)
-    unit_bytes = 0 if region is None else region.grow
-    fixed = fixed_bytes(core, granularity)
     nodes = [graph.nodes for graph in core.graphs]
-    executables = NODE_BYTES * (max(nodes, default=0) if one_at_a_time else sum(nodes))
-    margin = budget // MARGIN_PART
-    plan = MemoryPlan((), 0, unit_bytes, fixed, executables, margin, budget, overhead)
-    room = budget - plan.needed - margin
+    plan = MemoryPlan(
+        regions=(),
+        units=0,
+        unit_bytes=0 if region is None else region.grow,
+        fixed=fixed_bytes(core, granularity),
+        growth=0,
+        executables=NODE_BYTES * (max(nodes, default=0) if one_at_a_time else sum(nodes)),
+        margin=budget // MARGIN_PART,
+        budget=budget,
+        overhead=overhead,
+    )
+    room = budget - plan.needed - plan.margin
     if room < 0:
-        raise _does_not_fit(core, plan, 0)
+        raise _does_not_fit(core, plan)
     if region is None:
         count = _no_units(units)
     elif units is not None:
         count = _stated_units(core, region, units)
-        if count * unit_bytes > room:
-            raise _does_not_fit(core, plan, count)
     else:
-        count = min(room // unit_bytes, _most_units(region))
+        count = min(room // region.grow, _units_in(region, room, granularity), _most_units(region))
         if not fill:
             count = min(count, useful_units(core))
-        if count < least_units(core):
-            raise _does_not_fit(core, plan, least_units(core))
+        count = max(count, least_units(core))
     regions = tuple(
         RegionPlan(each.role, int(each.base, 16), each.span, _round_up(_extent(each, count), granularity))
         for each in core.regions
     )
-    return msgspec.structs.replace(plan, regions=regions, units=count)
+    growth = max(count * plan.unit_bytes, sum(each.mapped for each in regions) - plan.fixed)
+    plan = msgspec.structs.replace(plan, regions=regions, units=count, growth=growth)
+    if growth > room:
+        raise _does_not_fit(core, plan)
+    return plan
 
 
 def _round_up(size: int, unit: int) -> int:
@@ -141,6 +151,12 @@ def _fixed_bytes(region: Region) -> int:
 
 def _extent(region: Region, units: int) -> int:
     return max(region.size, region.grow_at + region.grow * units) if region.grow else region.size
+
+
+def _units_in(region: Region, room: int, granularity: int) -> int:
+    """Units that a region holds once ``room`` bytes come to its fixed part."""
+    size = (_round_up(_fixed_bytes(region), granularity) + room) // granularity * granularity
+    return (size - region.grow_at) // region.grow
 
 
 def _most_units(region: Region) -> int:
@@ -170,28 +186,40 @@ def _stated_units(core: Core, region: Region, units: int) -> int:
     return units
 
 
-def _does_not_fit(core: Core, plan: MemoryPlan, units: int) -> OutOfMemoryError:
-    need = plan.needed + plan.margin + units * plan.unit_bytes
+def _does_not_fit(core: Core, plan: MemoryPlan) -> OutOfMemoryError:
     of = {"regions": plan.fixed, "executables": plan.executables, **msgspec.structs.asdict(plan.overhead)}
     parts = ", ".join(f"{size} for {what}" for what, size in of.items() if size or what in ("regions", "executables"))
     return OutOfMemoryError(
         f"planning memory for {core.model}",
         found=f"{plan.budget} bytes that may be used",
-        required=f"{need}: {parts}, {plan.margin} margin, {units} units of {plan.unit_bytes}",
+        required=f"{plan.needed + plan.margin}: {parts}, {plan.margin} margin, {plan.growth} for {plan.units} units of "
+        f"{plan.unit_bytes}",
         hint="free memory, raise the limit, or state fewer units",
     )
 
 
 def check_executable(graph: str, nodes: int, device_bytes: int, rounding: int) -> None:
-    """CheckerError if an executable takes more of the device than a load would reserve for it.
+    """CheckerError if an executable takes more of the device than a load reserves for it.
 
-    rounding: bytes of the piece in which the device takes memory (``Overhead.rounding``).
+    rounding: bytes that loads reserve for pieces that are not full (``Overhead.rounding``). One executable may leave
+    one piece so.
     """
-    limit = NODE_BYTES * nodes + rounding
-    if device_bytes > limit:
-        raise CheckerError(
-            f"measuring the executable of {graph}",
-            found=f"{device_bytes} bytes of the device for {nodes} nodes",
-            required=f"at most {limit}: {NODE_BYTES} a node, as loads reserve, and {rounding} of rounding",
-            hint="loads of this core would run out of memory after they are ready: report it",
-        )
+    piece = min(PIECE, rounding)
+    if device_bytes > NODE_BYTES * nodes + piece:
+        raise _takes_too_much(f"the executable of {graph}", nodes, device_bytes, piece)
+
+
+def check_executables(nodes: int, device_bytes: int) -> None:
+    """CheckerError if all executables together take more of the device than a load reserves for them."""
+    if device_bytes > NODE_BYTES * nodes + ROUNDING:
+        raise _takes_too_much("all executables", nodes, device_bytes, ROUNDING)
+
+
+def _takes_too_much(what: str, nodes: int, device_bytes: int, rounding: int) -> CheckerError:
+    return CheckerError(
+        f"measuring {what}",
+        found=f"{device_bytes} bytes of the device for {nodes} nodes",
+        required=f"at most {NODE_BYTES * nodes + rounding}: {NODE_BYTES} a node, as loads reserve, and {rounding} of "
+        "rounding",
+        hint="loads of this core would run out of memory after they are ready: report it",
+    )

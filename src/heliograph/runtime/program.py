@@ -27,6 +27,7 @@ from heliograph.runtime.gate import Gate, State, Use
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.memory import Bytes
 from heliograph.runtime.selftest import chosen_cases, clear_state, cleared, kept, self_test
+from heliograph.runtime.staging import Staged
 
 Shape = Mapping[str, int]
 
@@ -52,6 +53,7 @@ class Program:
         self.core: Core = loaded.core
         self.plan = loaded.plan
         self.phases: Mapping[str, int] = MappingProxyType({})
+        self.staged = Staged(0, 0)  # bytes of weights that were read and are on the device; threads
 
     # ---- what is in it ------------------------------------------------------------------------------------------
 
@@ -180,7 +182,8 @@ class Program:
         return found
 
     def reset(self) -> None:
-        """As right after the load: state and inputs zero, persistent memory with its initial content."""
+        """As right after the load: state and inputs zero, persistent memory and variables of modules with their initial
+        content."""
         with self._gate.call(Use.LAUNCH), self._order, self._faults():
             self._loaded.drain()
             clear_state(self._loaded, self.units)
@@ -270,9 +273,10 @@ class Program:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def open(self, phases: Mapping[str, int]) -> None:
+    def open(self, phases: Mapping[str, int], staged: Staged) -> None:
         """For ``load``: the program may be used from now on."""
         self.phases = MappingProxyType(dict(phases))
+        self.staged = staged
         self._gate.ready()
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """A graph's self-test: its stored inputs are run and the results compared with those that the checker recorded.
 
-Before the first case the fixed part of ``state`` is zero, the units that the cases touch hold the test pattern and
-``persistent`` has its initial content; nothing is set back between the cases. Outputs are zeroed before each case.
+Before the first case the fixed part of ``state`` is zero, the units that the cases touch hold the test pattern, and
+``persistent`` and the variables of modules have their initial content; nothing is set back between the cases. Outputs
+are zeroed before each case.
 Unit 0 of growth is padding, where rows of no request may write in any order: it is left out of the digest.
 """
 
@@ -13,8 +14,9 @@ from contextlib import contextmanager
 import msgspec
 from blake3 import blake3
 
+from heliograph._native import Module
 from heliograph.core.digest import hasher
-from heliograph.core.manifest import Bucket, Case, SelfTest
+from heliograph.core.manifest import Bucket, Case, Global, SelfTest
 from heliograph.errors import SelfTestError
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.patterns import state_period
@@ -76,7 +78,7 @@ def prepare_state(loaded: Loaded, cases: Sequence[Case]) -> int:
         with memoryview(period) as view:
             for at in range(0, size, len(period)):
                 loaded.memory.write(region.role, region.grow_at + at, view[: size - at])
-    loaded.restore_initial("persistent")
+    restore(loaded)
     return units
 
 
@@ -86,7 +88,22 @@ def clear_state(loaded: Loaded, units: int) -> None:
     region = loaded.growing
     if region is not None and units:
         loaded.memory.fill(region.role, region.grow_at, 0, region.grow * units)
+    restore(loaded)
+
+
+def restore(loaded: Loaded) -> None:
+    """What kernels change for good, as it was before the first launch."""
     loaded.restore_initial("persistent")
+    for module, variable in variables(loaded):
+        module.write_global(variable.name, loaded.verified.blob(variable.blob))
+
+
+def variables(loaded: Loaded) -> list[tuple[Module, Global]]:
+    """The variables of modules that the core keeps."""
+    kept = [(number, each) for number, module in enumerate(loaded.core.modules) for each in module.globals]
+    functions = loaded.core.functions if kept else ()
+    modules = {stated.module: loaded.catalogue.functions[at].module for at, stated in enumerate(functions)}
+    return [(module, each) for number, each in kept if (module := modules.get(number)) is not None]
 
 
 def distinct_cases(test: SelfTest) -> int:
@@ -135,18 +152,22 @@ def cleared(loaded: Loaded, graph: int, cases: Sequence[Case]) -> Iterator[None]
 
 @contextmanager
 def kept(loaded: Loaded, graph: int, cases: Sequence[Case]) -> Iterator[None]:
-    """Puts back what a self-test between two launches disturbs: state, persistent memory, inputs and outputs."""
+    """Puts back what a self-test between two launches disturbs: state, persistent memory and variables, inputs and
+    outputs."""
     spans = [("state", 0, fixed_state(loaded)), ("persistent", 0, loaded.memory.mapped("persistent"))]
     region = loaded.growing
     if region is not None:
         spans.append((region.role, region.grow_at, region.grow * touched_units(cases)))
     spans += _fields(loaded, graph)
     before = [(role, offset, loaded.memory.read(role, offset, size)) for role, offset, size in spans if size]
+    contents = [(module, each.name, module.read_global(each.name)) for module, each in variables(loaded)]
     try:
         yield
     finally:
         for role, offset, data in before:
             loaded.memory.write(role, offset, data)
+        for module, name, content in contents:
+            module.write_global(name, content)
 
 
 def _fields(loaded: Loaded, graph: int) -> list[tuple[str, int, int]]:
