@@ -3,7 +3,8 @@
     python catalogue.py build COUNT FOLDER     writes the core for this GPU, prints its folder and public key
     python catalogue.py load CORE KEY BEGIN    loads it, runs it, prints times; BEGIN: time.time() before the start
 
-All images are one, compiled once: in each the kernel's name and the number that it adds are replaced.
+All images are one, compiled once: in each the kernel's name and the number that it adds are replaced. With ``outside``
+behind FOLDER the kernels also write where nothing is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import gpu.no_torch  # noqa: F401
 from heliograph.core.manifest import (
     Blob,
     Bucket,
@@ -42,15 +44,14 @@ from tiny_core import Places, TinyCore, digest, provenance_of
 
 GRAPHS, LANES, SIZE = 8, 32, 128  # SIZE: bytes of an input or output
 NAME, ADDED = "kernel_00000", 0x12345678
-SOURCE = f"""
-extern "C" __global__ void {NAME}(unsigned *y) {{ y[threadIdx.x] = y[threadIdx.x] * 3u + {ADDED:#x}u; }}
-"""
+WORK = f"y[threadIdx.x] = y[threadIdx.x] * 3u + {ADDED:#x}u;"
+OUTSIDE = "y[threadIdx.x + (1ull << 42)] = 1u;"  # 16 TiB behind: beyond the slot, and before any address of the host
 
 
-def template_image(arch: str) -> bytes:
+def template_image(arch: str, body: str) -> bytes:
     """The cubin that all others are made of."""
     with TemporaryDirectory() as folder:
-        Path(folder, "kernel.cu").write_text(SOURCE)
+        Path(folder, "kernel.cu").write_text(f'extern "C" __global__ void {NAME}(unsigned *y) {{ {body} }}')
         command = ["nvcc", "-cubin", f"-arch={arch}", "-o", "kernel.cubin", "kernel.cu"]
         subprocess.run(command, check=True, cwd=folder, capture_output=True)
         return Path(folder, "kernel.cubin").read_bytes()
@@ -64,8 +65,8 @@ def added(number: int) -> int:
     return (ADDED + 7919 * number) & 0x7FFFFFFF
 
 
-def images(count: int, arch: str) -> Iterator[bytes]:
-    template, before = template_image(arch), struct.pack("<I", ADDED)
+def images(count: int, arch: str, body: str) -> Iterator[bytes]:
+    template, before = template_image(arch, body), struct.pack("<I", ADDED)
     if template.count(before) != 1:
         raise RuntimeError(f"{template.count(before)} places of the added number in the compiled kernel, not one")
     for number in range(count):
@@ -85,7 +86,7 @@ def expected(graph: int, count: int, data: bytes) -> bytes:
     return struct.pack(f"<{LANES}I", *lanes)
 
 
-def catalogue(count: int, target: Target) -> TinyCore:
+def catalogue(count: int, target: Target, body: str = WORK) -> TinyCore:
     blobs: dict[str, bytes] = {}
 
     def put(data: bytes) -> str:
@@ -99,7 +100,7 @@ def catalogue(count: int, target: Target) -> TinyCore:
             places.add("io", f"io/step/{graph + 1}/{side}", SIZE, "i32", (LANES,))
     modules = [
         Module(blob=(blob := put(image)), family=f"cubin-{blob[:12]}", origin="made", size=len(image), globals=())
-        for image in images(count, target.arch)
+        for image in images(count, target.arch, body)
     ]
     core = Core(
         format=0,
@@ -169,14 +170,14 @@ def template(places: Places, graph: int, count: int) -> GraphTemplate:
     return GraphTemplate((copied, *launches), tuple(Edge(node, node + 1) for node in range(len(launches))))
 
 
-def build(count: int, folder: Path) -> None:
+def build(count: int, folder: Path, body: str) -> None:
     device = open_cuda()
     target = Target(
         device="cuda", arch=device.arch, abi=0, ranks=1, processors=device.processors,
         shared_optin=device.shared_optin, driver=device.driver_version,
     )  # fmt: skip
     device.close()
-    parts = catalogue(count, target)
+    parts = catalogue(count, target, body)
     print(json.dumps({"core": str(parts.write(folder)), "key": parts.key.public_bytes.hex(), "count": count}))
 
 
@@ -217,6 +218,6 @@ def measure(core: Path, key: str, begin: float) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "build":
-        build(int(sys.argv[2]), Path(sys.argv[3]))
+        build(int(sys.argv[2]), Path(sys.argv[3]), WORK + OUTSIDE if sys.argv[4:] == ["outside"] else WORK)
     else:
         measure(Path(sys.argv[2]), sys.argv[3], float(sys.argv[4]))

@@ -26,13 +26,18 @@ def _check(result: int, call: str) -> None:
         raise RuntimeError(f"{call}: {name.value!r}")
 
 
-@cache
 def compiled(source: str, *flags: str) -> bytes:
-    """A cubin for this GPU. The same source gives the same bytes."""
+    """A cubin for this GPU."""
     major, minor = torch.cuda.get_device_capability()
+    return cubin(source, f"sm_{major}{minor}", *flags)
+
+
+@cache
+def cubin(source: str, arch: str, *flags: str) -> bytes:
+    """The same source gives the same bytes."""
     with TemporaryDirectory() as folder:
         Path(folder, "kernels.cu").write_text(source)
-        command = ["nvcc", "-cubin", f"-arch=sm_{major}{minor}", *flags, "-o", "kernels.cubin", "kernels.cu"]
+        command = ["nvcc", "-cubin", f"-arch={arch}", *flags, "-o", "kernels.cubin", "kernels.cu"]
         subprocess.run(command, check=True, cwd=folder, capture_output=True)
         return Path(folder, "kernels.cubin").read_bytes()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import struct
 from collections.abc import Callable, Mapping
@@ -11,12 +12,13 @@ from threading import Thread
 import torch
 from torch import Tensor, nn
 
-from gpu.kernels import Module, allow_shared, compiled, launch
+from gpu.kernels import Module, allow_shared, call, compiled, launch
 from heliograph.capture import CaptureSpec, EntrySpec, StateSpec, TensorSpec
 
 Made = tuple[nn.Module, CaptureSpec]
 ROWS = ({"rows": 1}, {"rows": 4})
 WIDTH = 64
+UNCAPTURED = 1 + len(ROWS)  # runs of a model before its first capture
 
 
 class Odd(nn.Module):
@@ -134,26 +136,45 @@ def expected_bytes(count: int) -> bytes:
 
 
 # ---- one name in several images ------------------------------------------------------------------------------------
-def _scaling(factor: int, name: str = "scale", static: bool = False) -> str:
-    linkage = "static" if static else 'extern "C"'
+def _affine(factor: int, added: int, linkage: str) -> str:
+    """Applied one after the other, no two of these commute."""
     return (
-        f"{linkage} __global__ void {name}(const float *x, float *out, int n) {{"
-        f" for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = {factor}.0f * x[i]; }}"
+        f"{linkage} __global__ void affine(const float *x, float *out, int n) {{"
+        f" for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = {factor}.0f * x[i] + {added}.0f; }}"
     )
 
 
-def same_name() -> Made:
-    """One kernel name in three images that multiply by 2, 3 and 5."""
+# By factory: the function's name, and the source of each image that has one of that name, in the order of launches.
+NAMESAKES = {
+    "same_name": ("affine", tuple(_affine(*each, 'extern "C"') for each in ((2, 3), (3, 5), (5, 7)))),
+    "same_mangled": ("_Z6affinePKfPfi", tuple(_affine(*each, "static") for each in ((2, 3), (3, 5)))),
+}
+
+
+def _namesakes(which: str) -> Made:
+    name, sources = NAMESAKES[which]
     modules: list[Module] = []
 
     def body(x: Tensor, out: Tensor) -> None:
         if not modules:
-            modules.extend(Module(compiled(_scaling(factor))) for factor in (2, 3, 5))
-        for source, target, module in ((x, out, modules[0]), (out, out, modules[1]), (out, out, modules[2])):
-            params = [_pointer(source), _pointer(target), struct.pack("<i", x.numel())]
-            launch(module.function("scale"), params, block=32)
+            modules.extend(Module(compiled(source)) for source in sources)
+        source = x
+        for module in modules:
+            params = [_pointer(source), _pointer(out), struct.pack("<i", x.numel())]
+            launch(module.function(name), params, block=32)
+            source = out
 
     return _spec(Odd(body))
+
+
+def same_name() -> Made:
+    """One kernel name in three images."""
+    return _namesakes("same_name")
+
+
+def same_mangled() -> Made:
+    """Static functions of one mangled name in two images."""
+    return _namesakes("same_mangled")
 
 
 # ---- shared memory -------------------------------------------------------------------------------------------------
@@ -221,6 +242,70 @@ def freed() -> Made:
     return _spec(Odd(body))
 
 
+def gone() -> Made:
+    """A pointer to memory that a kernel reads, and that was given back to the driver after the last uncaptured run."""
+    source = """
+    extern "C" __global__ void reads(const float *x, float *out, int n, const float *table) {
+      for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = x[i] + table[i % 64];
+    }"""
+    found: list[Module] = []
+    table = ctypes.c_uint64()
+    runs: list[None] = []
+
+    def body(x: Tensor, out: Tensor) -> None:
+        if not found:
+            found.append(Module(compiled(source)))
+            size = ctypes.c_size_t(64 << 20)  # too large to share a piece of memory with anything
+            call("cuMemAlloc_v2", ctypes.byref(table), size)
+            call("cuMemsetD8_v2", table, ctypes.c_ubyte(0), size)
+        params = [_pointer(x), _pointer(out), struct.pack("<i", x.numel()), struct.pack("<Q", table.value)]
+        launch(found[0].function("reads"), params, block=32)
+        runs.append(None)
+        if len(runs) == UNCAPTURED:
+            torch.cuda.synchronize()
+            call("cuMemFree_v2", table)
+
+    return _spec(Odd(body))
+
+
+def _given(make: Callable[[], int]) -> Made:
+    """A pointer to memory that is made before the first launch, as a parameter."""
+    found: list[Module] = []
+    where: list[int] = []
+
+    def body(x: Tensor, out: Tensor) -> None:
+        if not found:
+            found.append(Module(compiled(_STRUCT)))
+            where.append(make())
+        value = struct.pack("<i4xQI4xQQ", x.numel(), x.data_ptr(), 7, out.data_ptr(), 0)
+        launch(found[0].function("pair"), [value, struct.pack("<Q", where[0])], block=32)
+
+    return _spec(Odd(body))
+
+
+def pinned() -> Made:
+    """A pointer to pinned memory of the host."""
+    kept: list[Tensor] = []
+
+    def make() -> int:
+        kept.append(torch.zeros(64, dtype=torch.int64).pin_memory())
+        return kept[0].data_ptr()
+
+    return _given(make)
+
+
+def managed() -> Made:
+    """A pointer to memory that the driver moves between host and device."""
+    attach_global = ctypes.c_uint(1)
+
+    def make() -> int:
+        address = ctypes.c_uint64()
+        call("cuMemAllocManaged", ctypes.byref(address), ctypes.c_size_t(2 << 20), attach_global)
+        return address.value
+
+    return _given(make)
+
+
 def module_global() -> Made:
     """A pointer to a variable of a kernel image, as a parameter."""
     source = _STRUCT + "\n__device__ unsigned long long last;"
@@ -255,13 +340,16 @@ def variables() -> Made:
     return _spec(Odd(body))
 
 
+LOCK = struct.pack("<2i", 0, 7)  # the words of ``lock`` as they have to be before the first launch
+
+
 def lock() -> Made:
-    """Blocks that count themselves in a word that must start at zero, and leave it so."""
+    """Blocks that count themselves in a word that must start at zero, and leave it so. The word behind it is added."""
     source = """
     extern "C" __global__ void last(const float *x, float *out, int n, unsigned *count) {
       if (threadIdx.x) return;
       if (atomicAdd(count, 1) == gridDim.x - 1) {
-        for (int i = 0; i < n; ++i) out[i] = x[i] + 2.0f;
+        for (int i = 0; i < n; ++i) out[i] = x[i] + count[1];
         *count = 0;
       }
     }"""
@@ -269,7 +357,8 @@ def lock() -> Made:
 
     def body(x: Tensor, out: Tensor) -> None:
         if not found:
-            found.extend((Module(compiled(source)), torch.zeros(1, dtype=torch.int32, device=x.device)))
+            words = torch.tensor(struct.unpack("<2i", LOCK), dtype=torch.int32)
+            found.extend((Module(compiled(source)), words.to(x.device)))
         module, count = found
         assert isinstance(module, Module)
         assert isinstance(count, Tensor)
@@ -287,6 +376,22 @@ def reads_scratch() -> Made:
         out.add_(torch.empty(WIDTH, device=x.device).nan_to_num_().clamp_(-1, 1))
 
     return _spec(Odd(body))
+
+
+class Frozen(nn.Module):
+    """Counts its runs in Python: a graph has what the number was when it was captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        return x * self.runs
+
+
+def frozen() -> Made:
+    return _spec(Frozen())
 
 
 class Static(nn.Module):

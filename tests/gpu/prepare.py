@@ -16,12 +16,15 @@ from typing import Any
 import msgspec
 import torch
 from blake3 import blake3
+from torch import nn
 
 from gpu.described import described
+from gpu.eager import Eager
 from heliograph.capture import Recording, capture
 from heliograph.capture.again import Again
 from heliograph.capture.environment import start_in_fixed_environment
 from heliograph.capture.examples import example
+from heliograph.capture.storages import TORCH_DTYPES
 from heliograph.core.templates import KernelNode, Node
 
 
@@ -36,23 +39,59 @@ def plan(recording: Recording, replays: int) -> list[tuple[str, dict[str, int], 
     return steps
 
 
-def replayed(recording: Recording, steps: list[tuple[str, dict[str, int], dict[str, bytes]]]) -> list[str]:
-    """The digest of outputs and fixed state after each replay."""
-    found = []
-    fixed = [name for name, state in recording.spec.state.items() if not state.grows]
-    grown = [name for name, state in recording.spec.state.items() if state.grows]
-    for entry, shape, inputs in steps:
-        for field, data in inputs.items():
-            recording.write(entry, shape, field, data)
-        recording.run(entry, **shape)
-        graph = recording._graph(entry, shape)
-        digest = blake3()
-        for output in graph.placed.outputs:
-            digest.update(recording.read(entry, shape, output.name))
-        for name in (*fixed, *grown):
-            digest.update(recording.read_state(name))
-        found.append(digest.hexdigest())
-    return found
+def replayed(
+    recording: Recording, model: nn.Module, steps: list[tuple[str, dict[str, int], dict[str, bytes]]]
+) -> dict[str, Any]:
+    """Every step as a graph and by the model without one. ``digests``: of outputs and state after each, as replays by
+    other processes are digested; ``outputs``: how many different ones each bucket gave; ``eager``: where the two differ
+    and where a result is no number. Left out is the first unit of growing state, which padding rows share."""
+    digests, different, nans = [], [], []
+    outputs: dict[str, set[str]] = {}
+    states = sorted(recording.spec.state.items(), key=lambda item: item[1].grows)
+    begin = time.perf_counter()
+    with Eager(model, recording) as eager:
+        for number, (entry, shape, inputs) in enumerate(steps):
+            for field, data in inputs.items():
+                recording.write(entry, shape, field, data)
+            recording.run(entry, **shape)
+            graph = recording._graph(entry, shape)
+            placed = {output.name: recording.buffers.all[output.buffer] for output in graph.placed.outputs}
+            found = {name: recording.read(entry, shape, name) for name in placed}
+            outputs.setdefault(graph.name, set()).add(blake3(b"".join(found.values())).hexdigest())
+            digest = blake3(b"".join(found.values()))
+            wanted = eager.run(entry, shape, inputs)
+            nans += [f"step {number}, {graph.name} {name}" for name in found if _nan(found[name], placed[name].dtype)]
+            for name, state in states:
+                found[name] = recording.read_state(name)
+                digest.update(found[name])
+                index = recording.buffers.find(f"state/{name}")
+                shared = recording.buffers.all[index].size if state.grows and index is not None else 0
+                found[name], wanted[name] = found[name][shared:], eager.state(name)[shared:]
+            digests.append(digest.hexdigest())
+            different += [
+                f"step {number}, {graph.name} {name}: {_differing(found[name], wanted[name])}"
+                for name in found
+                if found[name] != wanted[name]
+            ]
+    told = {"different": len(different), "first": different[:5], "nan": nans[:5], "steps": len(digests)}
+    return {
+        "digests": digests,
+        "outputs": {name: len(seen) for name, seen in outputs.items()},
+        "eager": told | {"seconds": time.perf_counter() - begin},
+    }
+
+
+def _nan(data: bytes, dtype: str) -> bool:
+    kind = TORCH_DTYPES[dtype]
+    return kind.is_floating_point and bool(torch.frombuffer(bytearray(data), dtype=kind).isnan().any())
+
+
+def _differing(one: bytes, two: bytes) -> str:
+    if len(one) != len(two):
+        return f"{len(one)} and {len(two)} bytes"
+    pair = (torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in (one, two))
+    places = torch.ne(*pair).nonzero().flatten()
+    return f"{len(places)} of {len(one)} bytes, from {int(places[0])} on"
 
 
 def _told(recording: Recording, node: Node) -> dict[str, object]:
@@ -99,7 +138,7 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
         if request.get("retain") == "executable":
             steps = plan(recording, request.get("replays", 3))
             steps_file.write_bytes(msgspec.msgpack.encode([spec.units, steps]))
-            said["digests"] = replayed(recording, steps)
+            said.update(replayed(recording, model, steps))
 
     start = time.perf_counter()
     core = capture(

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import gpu.no_torch  # noqa: F401
 from gpu.described import described
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify

@@ -1,4 +1,4 @@
-"""Loads a core in a process without torch, replays the plan beside it, and prints one JSON object with the digests."""
+"""Loads a core in a process that cannot import torch, replays the plan beside it, prints a JSON object with digests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
+import gpu.no_torch  # noqa: F401
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.runtime.load import load

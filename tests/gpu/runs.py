@@ -25,12 +25,29 @@ LAST_WORDS_SECONDS = 8  # for a process that is stopped to say where it is
 ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Refused)\b")
 
 
-def prepared(cores: Path, factory: str, *arguments: str, limit: int = LIMIT_SECONDS, **more: object) -> dict[str, Any]:
-    """Captures ``factory`` (of factories.py, or path:function); what prepare.py says."""
+def prepared(
+    cores: Path, factory: str, *arguments: str, limit: int = LIMIT_SECONDS, compared: bool = True, **more: object
+) -> dict[str, Any]:
+    """Captures ``factory`` (of factories.py, or path:function); what prepare.py says. What was replayed there has to
+    equal the uncaptured model, unless ``compared`` is false."""
     cores.mkdir(parents=True, exist_ok=True)
     where = factory if ":" in factory else f"{HERE / 'factories.py'}:{factory}"
     request = {"factory": where, "arguments": list(arguments), "cores": str(cores), **more}
-    return _last_line([sys.executable, str(HERE / "prepare.py")], json.dumps(request), limit)
+    said = _last_line([sys.executable, str(HERE / "prepare.py")], json.dumps(request), limit)
+    if compared and "eager" in said:
+        check_replays(said)
+    return said
+
+
+def check_replays(said: dict[str, Any]) -> None:
+    """The replays of the preparing process gave what the uncaptured model gives, numbers, and with other data others.
+    (With one replay a bucket there is nothing to tell that by.)"""
+    eager = said["eager"]
+    assert eager["steps"] == len(said["digests"])
+    assert eager["different"] == 0, f"{eager['different']} results are not the uncaptured model's: {eager['first']}"
+    assert eager["nan"] == [], "a NaN fails, also where both sides have it"
+    if len(said["digests"]) > len(said["nodes"]):
+        assert all(count > 1 for count in said["outputs"].values()), said["outputs"]
 
 
 def outputs(said: dict[str, Any], entry: str, shape: dict[str, int], field: str) -> bytes:

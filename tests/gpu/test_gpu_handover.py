@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu.runs import HERE, replayed, script
+from gpu.runs import HERE, check_replays, replayed, script
 
 pytestmark = pytest.mark.gpu
 REPLAYS = 5
@@ -30,6 +30,7 @@ def handed_over(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     }
     told = script("hand_over.py", given=wanted)
     said = json.loads((cores / "said").read_text())
+    check_replays(said)
     slices = json.loads((Path(said["core"]) / "core.json").read_text())["weights"]["slices"]
     assert len(slices) == SLICES[request.param]
     return {"said": said, "told": told}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+import gpu.no_torch  # noqa: F401
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.runtime.load import load
