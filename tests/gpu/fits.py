@@ -1,6 +1,7 @@
-"""Loads a core if it fits, and replays the plan: python fits.py CORE PLAN UNITS MEMORY (0: all there is). No torch.
+"""Loads a core if it fits, as serve and generate do: buckets are built before their first run. Replays the plan, builds
+what is left, and replays the plan again: python fits.py CORE PLAN UNITS MEMORY (0: all there is). No torch.
 
-Prints one JSON object: "refused" with the error's numbers and what had been taken by then, or "digests".
+Prints one JSON object: "refused" with the error's numbers and what had been taken by then, or the "digests" of both.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from heliograph.runtime.program import Program
 
 def main(core: Path, plan: Path, units: int, memory: int) -> None:
     device = open_cuda(compiles=False)
-    said: dict[str, object] = {"free": device.free_bytes}
+    free = device.free_bytes or 0
+    said: dict[str, object] = {"free": free}
     begin = time.perf_counter()
     with verify(core, Policy.local()) as verified:
         try:
-            program = load(verified, device=device, units=units or None, memory=memory or None, ready="all")
+            program = load(verified, device=device, units=units or None, memory=memory or None, ready=())
         except OutOfMemoryError as error:
             counters = device.counters()
             said |= {"refused": f"{error.found}; {error.required}", "hint": error.hint}
@@ -44,12 +46,20 @@ def main(core: Path, plan: Path, units: int, memory: int) -> None:
             "executables": figures.executables,
             "overhead": figures.overhead.total,
         }
-        ready, free = device.counters(), device.free_bytes or 0
-        said["digests"] = replayed(program, msgspec.msgpack.decode(plan.read_bytes())[1]) if units else []
+        said["weights"] = {"read and copied": program.staged.bytes_read, "size": program.core.weights.size}
+        steps = msgspec.msgpack.decode(plan.read_bytes())[1] if units else []
+        loaded, said["free when loaded"] = device.counters(), device.free_bytes
+        first = replayed(program, steps)
+        for name, entry in program.entries.items():
+            for bucket in entry.buckets:
+                program.prepare(name, **dict(bucket.shape))
+        built = device.free_bytes or 0
+        program.reset()
+        said["digests"] = [first, replayed(program, steps)]
         after = device.counters()
-        said["after_ready"] = {name: after[name] - ready[name] for name in ("modules_loaded", "bytes_mapped")}
-        said["free when ready"] = free
-        said["taken after ready"] = free - (device.free_bytes or 0)
+        said["after load"] = {name: after[name] - loaded[name] for name in ("modules_loaded", "bytes_mapped")}
+        said["taken when built"] = free - built
+        said["taken after that"] = built - (device.free_bytes or 0)
         program.close()
     device.close()
     print(json.dumps(said))

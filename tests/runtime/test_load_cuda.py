@@ -648,9 +648,10 @@ def test_after_a_failed_load_the_same_process_loads(cores: Cores, fake_cuda: Fak
 # ---- after ready -------------------------------------------------------------------------------------------------
 
 
-def test_after_ready_nothing_is_loaded_and_no_memory_is_taken(cores: Cores, fake_cuda: FakeCuda) -> None:
+@pytest.mark.parametrize("ready", [(), [("step", ONE)]], ids=["none", "one"])
+def test_after_ready_nothing_is_loaded_and_no_memory_is_taken(cores: Cores, fake_cuda: FakeCuda, ready: Ready) -> None:
     """A18: also by buckets that are built later."""
-    program = cores.load(ready=[("step", ONE)])
+    program = cores.load(ready=ready)
     device = program._loaded.device
     before = {name: fake_cuda.calls(name) for name in ALLOCATIONS}
     mapped, modules = (device.counters()[name] for name in ("bytes_mapped", "modules_loaded"))
