@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <queue>
+#include <set>
 
 #include "cuda_fidelity.h"
 #include "cuda_nodes.h"
@@ -22,7 +23,7 @@ bool by_target(const Edge &a, const Edge &b) { return std::pair(a.to, a.from) < 
 
 class Flattener {
  public:
-  explicit Flattener(const CudaContext &context) : context_(context) {}
+  explicit Flattener(const std::shared_ptr<CudaContext> &context) : context_(context) {}
 
   FlatGraph run(CUgraph graph) {
     inline_graph(graph, std::nullopt);
@@ -47,15 +48,16 @@ class Flattener {
 
   // The nodes of a graph, at the end of what there is. `top`: the node of the outermost graph that it is inside of.
   Ends inline_graph(CUgraph graph, std::optional<uint32_t> top) {
-    const std::vector<CUgraphNode> nodes = read_node_handles(context_, graph);
+    const std::vector<CUgraphNode> nodes = read_node_handles(*context_, graph);
     std::vector<Ends> became;
-    for (uint32_t i = 0; i < nodes.size(); ++i) became.push_back(inline_node(nodes[i], top.value_or(i)));
+    for (uint32_t i = 0; i < nodes.size(); ++i)
+      became.push_back(about_nodes({i}, [&] { return inline_node(nodes[i], top.value_or(i)); }));
     std::vector<bool> entered(nodes.size()), left(nodes.size());
     for (const Edge &edge : read_edges(context_, graph, nodes)) {
       const Ends &from = became[edge.from], &to = became[edge.to];
       if ((from.graph || to.graph) && edge.data != decltype(edge.data){})
-        refuse("edge data on an edge to or from a graph inside the graph", "an ordinary edge there",
-               "leave programmatic launches to kernels of one capture");
+        refuse(numbered({edge.from, edge.to}) + "edge data on an edge to or from a graph inside the graph",
+               "an ordinary edge there", "leave programmatic launches to kernels of one capture");
       for (uint32_t a : from.leaves)
         for (uint32_t b : to.roots) out_.edges.push_back({a, b, edge.data});
       left[edge.from] = entered[edge.to] = true;
@@ -69,7 +71,7 @@ class Flattener {
   }
 
   Ends inline_node(CUgraphNode node, uint32_t top) {
-    const CUgraphNodeType type = node_type(context_, node);
+    const CUgraphNodeType type = node_type(*context_, node);
     const FidelityRow *row = fidelity(Aspect::node, type);
     if (!row || !row->kept) refuse_type(type);
     if (type == CU_GRAPH_NODE_TYPE_GRAPH) return inline_child(node, top);
@@ -81,7 +83,8 @@ class Flattener {
 
   Ends inline_child(CUgraphNode node, uint32_t top) {
     CUgraph child = nullptr;
-    context_.check(context_.api().cuGraphChildGraphNodeGetGraph(node, &child), "cuGraphChildGraphNodeGetGraph", kDoing);
+    context_->check(context_->api().cuGraphChildGraphNodeGetGraph(node, &child), "cuGraphChildGraphNodeGetGraph",
+                    kDoing);
     Ends ends = inline_graph(child, top);
     if (ends.roots.empty()) {  // an empty graph still orders what is before and behind it
       const uint32_t number = push(node, CU_GRAPH_NODE_TYPE_EMPTY, top);
@@ -95,24 +98,33 @@ class Flattener {
     std::vector<uint32_t> records, waits;
   };
 
+  // Adds the nodes of the graph itself that record an event or wait for it, or hold those that do.
+  void add_tops(const Uses &uses, std::set<uint32_t> &tops) const {
+    for (uint32_t node : uses.records) tops.insert(out_.nodes[node].top);
+    for (uint32_t node : uses.waits) tops.insert(out_.nodes[node].top);
+  }
+
   void note_event(CUgraphNode node, bool record, uint32_t number) {
     CUevent event = nullptr;
-    const CudaApi &api = context_.api();
+    const CudaApi &api = context_->api();
     if (record)
-      context_.check(api.cuGraphEventRecordNodeGetEvent(node, &event), "cuGraphEventRecordNodeGetEvent", kDoing);
+      context_->check(api.cuGraphEventRecordNodeGetEvent(node, &event), "cuGraphEventRecordNodeGetEvent", kDoing);
     else
-      context_.check(api.cuGraphEventWaitNodeGetEvent(node, &event), "cuGraphEventWaitNodeGetEvent", kDoing);
+      context_->check(api.cuGraphEventWaitNodeGetEvent(node, &event), "cuGraphEventWaitNodeGetEvent", kDoing);
     Uses &uses = events_[event];
     (record ? uses.records : uses.waits).push_back(number);
   }
 
   void join_events() {
     for (const auto &[event, uses] : events_) {
-      if (uses.records.size() != 1 || uses.waits.empty())
-        refuse(text("an event with ", uses.records.size(), " EVENT_RECORD (7) and ", uses.waits.size(),
-                    " WAIT_EVENT (6) nodes in the graph"),
+      if (uses.records.size() != 1 || uses.waits.empty()) {
+        std::set<uint32_t> tops;
+        add_tops(uses, tops);
+        refuse(text(numbered({tops.begin(), tops.end()}), "an event with ", uses.records.size(),
+                    " EVENT_RECORD (7) and ", uses.waits.size(), " WAIT_EVENT (6) nodes in the graph"),
                "one node that records it, and at least one that waits for it",
                "keep both ends of an event inside the capture, and use another event for each record");
+      }
       for (uint32_t wait : uses.waits) out_.edges.push_back({uses.records.front(), wait, {}});
     }
   }
@@ -138,22 +150,26 @@ class Flattener {
       for (uint32_t after : next[node])
         if (--waits[after] == 0) ready.push(after);
     }
-    if (ordered.size() != out_.nodes.size())
-      refuse("an event that is waited for before it is recorded", "a graph without cycles",
-             "record an event before the work that waits for it");
+    if (ordered.size() != out_.nodes.size()) {
+      std::set<uint32_t> tops;
+      for (const auto &[event, uses] : events_)
+        if (waits[uses.records.front()]) add_tops(uses, tops);
+      refuse(numbered({tops.begin(), tops.end()}) + "an event that is waited for before it is recorded",
+             "a graph without cycles", "record an event before the work that waits for it");
+    }
     out_.nodes = std::move(ordered);
     for (Edge &edge : out_.edges) edge = {place[edge.from], place[edge.to], edge.data};
     std::sort(out_.edges.begin(), out_.edges.end(), by_target);
   }
 
-  const CudaContext &context_;
+  const std::shared_ptr<CudaContext> &context_;
   FlatGraph out_;
   std::map<CUevent, Uses> events_;
 };
 
 }  // namespace
 
-FlatGraph flatten(const CudaContext &context, CUgraph graph) { return Flattener(context).run(graph); }
+FlatGraph flatten(const std::shared_ptr<CudaContext> &context, CUgraph graph) { return Flattener(context).run(graph); }
 
 std::vector<CUgraphNode> read_node_handles(const CudaContext &context, CUgraph graph) {
   const char *doing = "reading the nodes of a graph";
@@ -164,22 +180,23 @@ std::vector<CUgraphNode> read_node_handles(const CudaContext &context, CUgraph g
   return nodes;
 }
 
-std::vector<Edge> read_edges(const CudaContext &context, CUgraph graph, const std::vector<CUgraphNode> &nodes) {
+std::vector<Edge> read_edges(const std::shared_ptr<CudaContext> &context, CUgraph graph,
+                             const std::vector<CUgraphNode> &nodes) {
   const char *doing = "reading the edges of a graph";
-  const CudaApi &api = context.api();
+  const CudaApi &api = context->api();
   size_t count = 0;
-  context.check(api.cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cuGraphGetEdges", doing);
+  context->check(api.cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cuGraphGetEdges", doing);
   std::vector<CUgraphNode> from(count), to(count);
   std::vector<CUgraphEdgeData> data(count);
   if (count)
-    context.check(api.cuGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), "cuGraphGetEdges", doing);
+    context->check(api.cuGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), "cuGraphGetEdges", doing);
   std::map<CUgraphNode, uint32_t> number;
   for (uint32_t i = 0; i < nodes.size(); ++i) number[nodes[i]] = i;
   std::vector<Edge> edges(count);
   for (size_t i = 0; i < count; ++i) {
-    check_edge(data[i]);
     edges[i].from = number.at(from[i]);
     edges[i].to = number.at(to[i]);
+    about_nodes({edges[i].from, edges[i].to}, [&] { check_edge(context, from[i], to[i], data[i]); });
     std::memcpy(edges[i].data.data(), &data[i], sizeof data[i]);
   }
   std::sort(edges.begin(), edges.end(), by_target);

@@ -19,12 +19,14 @@ struct FlatGraph {
   std::vector<Edge> edges;  // sorted by (to, from)
 };
 
-// CaptureError, by name, for types of nodes that are not kept, edge data on an edge to or from an inner graph, and
-// events of which an end is outside, that are recorded twice, or that are waited for before they are recorded.
-FlatGraph flatten(const CudaContext &context, CUgraph graph);
+// CaptureError, by number and name, for types of nodes that are not kept, edge data on an edge to or from an inner
+// graph, and events of which an end is outside, that are recorded twice, or that are waited for before they are
+// recorded.
+FlatGraph flatten(const std::shared_ptr<CudaContext> &context, CUgraph graph);
 
 std::vector<CUgraphNode> read_node_handles(const CudaContext &context, CUgraph graph);
 // Read back from the driver, by the numbers that `nodes` gives, sorted by (to, from).
-std::vector<Edge> read_edges(const CudaContext &context, CUgraph graph, const std::vector<CUgraphNode> &nodes);
+std::vector<Edge> read_edges(const std::shared_ptr<CudaContext> &context, CUgraph graph,
+                             const std::vector<CUgraphNode> &nodes);
 
 }  // namespace hg

@@ -60,10 +60,10 @@ CudaTemplate::CudaTemplate(Borrowed, std::shared_ptr<CudaDevice> device, CUgraph
     : device_(std::move(device)), context_(device_->context()), graph_(context_) {
   CudaCurrent current(*context_, "reading a graph of somebody else's");
   graph_.borrow(graph);
-  flat_ = flatten(*context_, graph);
+  flat_ = flatten(context_, graph);
   // Functions are looked up now, while whoever launched them still keeps them.
   for (const FlatNode &node : flat_->nodes)
-    if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) read(node.handle, node.type);
+    if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) read(node.top, node.handle, node.type);
   ++context_->counters.templates_created;
   ++context_->counters.templates_live;
 }
@@ -106,7 +106,7 @@ void CudaTemplate::depend(CUgraphNode node, std::span<const Edge> incoming) {
   for (const auto &[record, from] : by_record) {
     CUgraphEdgeData data{};
     std::memcpy(&data, record.data(), sizeof data);
-    check_edge(data);
+    check_edge(context_, from.front(), node, data);
     const std::vector<CUgraphNode> to(from.size(), node);
     const std::vector<CUgraphEdgeData> same(from.size(), data);
     context_->check(
@@ -120,14 +120,14 @@ std::vector<Node> CudaTemplate::nodes() const {
   std::lock_guard lock(mutex_);
   std::vector<Node> nodes;
   if (flat_)
-    for (const FlatNode &node : flat_->nodes) nodes.push_back(read(node.handle, node.type));
+    for (const FlatNode &node : flat_->nodes) nodes.push_back(read(node.top, node.handle, node.type));
   else
-    for (CUgraphNode node : nodes_) nodes.push_back(read(node, node_type(*context_, node)));
+    for (uint32_t i = 0; i < nodes_.size(); ++i) nodes.push_back(read(i, nodes_[i], node_type(*context_, nodes_[i])));
   return nodes;
 }
 
-Node CudaTemplate::read(CUgraphNode handle, CUgraphNodeType type) const {
-  Node node = read_node(context_, handle, type);
+Node CudaTemplate::read(uint32_t top, CUgraphNode handle, CUgraphNodeType type) const {
+  Node node = about_nodes({top}, [&] { return read_node(context_, handle, type); });
   if (node.kind == NodeKind::kernel) {
     const auto function = cuda_function(node.kernel.function);
     // holds: R4 tests/device/test_cuda_flatten.py::test_functions_of_ours_keep_their_module_in_a_borrowed_graph
@@ -140,7 +140,7 @@ std::vector<Edge> CudaTemplate::edges() const {
   std::lock_guard lock(mutex_);
   if (flat_) return flat_->edges;
   CudaCurrent current(*context_, "reading the edges of a graph");
-  return read_edges(*context_, graph_.get(), nodes_);
+  return read_edges(context_, graph_.get(), nodes_);
 }
 
 size_t CudaTemplate::node_count() const {

@@ -29,7 +29,7 @@ class CudaTemplate final : public Template {
   struct Borrowed {};
   CudaTemplate(Borrowed, std::shared_ptr<CudaDevice> device, CUgraph graph);
   void depend(CUgraphNode node, std::span<const Edge> incoming);
-  Node read(CUgraphNode node, CUgraphNodeType type) const;
+  Node read(uint32_t top, CUgraphNode node, CUgraphNodeType type) const;
 
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<CudaContext> context_;

@@ -137,10 +137,28 @@ std::span<const uint8_t> buffer_of(void *const *extra) {
   return {data, data ? size : 0};
 }
 
-KernelNode read_kernel(const std::shared_ptr<CudaContext> &context, CUgraphNode node) {
+CUDA_KERNEL_NODE_PARAMS launch_of(const CudaContext &context, CUgraphNode node) {
   CUDA_KERNEL_NODE_PARAMS params{};
-  context->check(context->api().cuGraphKernelNodeGetParams(node, &params), "cuGraphKernelNodeGetParams",
-                 "reading a kernel node");
+  context.check(context.api().cuGraphKernelNodeGetParams(node, &params), "cuGraphKernelNodeGetParams",
+                "reading a kernel node");
+  return params;
+}
+
+std::string type_name(uint32_t type) {
+  const FidelityRow *row = fidelity(Aspect::node, type);
+  return text(row ? row->name : "without a name", " (", type, ")");
+}
+
+// "kernel f", "a node of type MEMSET (2)"
+std::string describe(const std::shared_ptr<CudaContext> &context, CUgraphNode node) {
+  const CUgraphNodeType type = node_type(*context, node);
+  if (type != CU_GRAPH_NODE_TYPE_KERNEL) return "a node of type " + type_name(type);
+  const CUDA_KERNEL_NODE_PARAMS params = launch_of(*context, node);
+  return "kernel " + cuda_function(context, params.func, params.kern)->name();
+}
+
+KernelNode read_kernel(const std::shared_ptr<CudaContext> &context, CUgraphNode node) {
+  const CUDA_KERNEL_NODE_PARAMS params = launch_of(*context, node);
   const auto function = cuda_function(context, params.func, params.kern);
   KernelNode out;
   out.function = function;
@@ -197,6 +215,12 @@ MemcpyNode read_memcpy(const CudaContext &context, CUgraphNode node) {
 
 }  // namespace
 
+std::string numbered(const std::vector<uint32_t> &nodes) {
+  std::string out;
+  for (uint32_t node : nodes) out += text(out.empty() ? "" : ", ", "node ", node);
+  return out + ": ";
+}
+
 CUgraphNode add_node(const CudaContext &context, CUgraph graph, const Node &node) {
   switch (node.kind) {
     case NodeKind::kernel: return add_kernel(context, graph, node.kernel);
@@ -223,7 +247,7 @@ CUgraphNodeType node_type(const CudaContext &context, CUgraphNode node) {
 
 void refuse_type(uint32_t type) {
   const FidelityRow *row = fidelity(Aspect::node, type);
-  refuse("reading a node", text("a node of type ", row ? row->name : "without a name", " (", type, ")"),
+  refuse("reading a node", "a node of type " + type_name(type),
          "kernel, memcpy, memset and empty nodes, graphs of them, and events of which both ends are inside",
          row ? text("leave this kind of work out of the capture: ", row->how)
              : std::string("update Heliograph: this build does not know the type"));
@@ -242,7 +266,8 @@ Node read_node(const std::shared_ptr<CudaContext> &context, CUgraphNode handle, 
   return node;
 }
 
-void check_edge(const CUgraphEdgeData &data) {
+void check_edge(const std::shared_ptr<CudaContext> &context, CUgraphNode from, CUgraphNode to,
+                const CUgraphEdgeData &data) {
   const char *doing = "reading an edge";
   const bool reserved = std::any_of(std::begin(data.reserved), std::end(data.reserved), [](uint8_t b) { return b; });
   const FidelityRow *type = fidelity(Aspect::edge, data.type), *port = fidelity(Aspect::port, data.from_port);
@@ -253,7 +278,8 @@ void check_edge(const CUgraphEdgeData &data) {
   if (type && type->kept && port && port->kept && fit && !data.to_port && !reserved) return;
   refuse(doing,
          text("an edge of type ", data.type, " from port ", data.from_port, " to port ", data.to_port,
-              reserved ? " with reserved bytes set" : ""),
+              reserved ? " with reserved bytes set" : "", ", from ", describe(context, from), " to ",
+              describe(context, to)),
          "type and port (0, 0), (0, 2), (1, 1) or (1, 2)", "update Heliograph, or leave this dependency out");
 }
 

@@ -4,6 +4,22 @@
 
 namespace hg {
 
+// "node 3, node 4: "
+std::string numbered(const std::vector<uint32_t> &nodes);
+
+// Does something with nodes of a graph. What a CaptureError found begins with their numbers, as `numbered` writes them;
+// in a graph inside a graph those of the outer one come first. A capture adds the lines of the first
+// (capture/cuda/ops.py).
+template <class Call>
+auto about_nodes(const std::vector<uint32_t> &nodes, Call &&call) {
+  try {
+    return call();
+  } catch (Error &error) {
+    if (std::string_view(error.type) == "CaptureError") error.found = numbered(nodes) + error.found;
+    throw;
+  }
+}
+
 // Adds a node without edges: a kernel in its parameter form and with its attributes, a memset or a copy.
 CUgraphNode add_node(const CudaContext &context, CUgraph graph, const Node &node);
 
@@ -16,8 +32,9 @@ Node read_node(const std::shared_ptr<CudaContext> &context, CUgraphNode node, CU
 // The refusal of a type of node that cannot be kept.
 [[noreturn]] void refuse_type(uint32_t type);
 
-// CaptureError for edge data that cannot be kept.
-void check_edge(const CUgraphEdgeData &data);
+// CaptureError, with the types or kernels of both nodes, for edge data that cannot be kept.
+void check_edge(const std::shared_ptr<CudaContext> &context, CUgraphNode from, CUgraphNode to,
+                const CUgraphEdgeData &data);
 
 // The attributes of a node of this function to which nothing was done, made in a graph of its own with the launch of a
 // node that exists (CudaFunction::plain keeps them).

@@ -300,7 +300,10 @@ class Executable:
 
     @property
     def flags(self) -> int:
-        """Read back from the driver."""
+        """
+        Read back from the driver, but for USE_NODE_PRIORITY (8): CUDA drivers of release 580 accept it and
+        do not report it, so it is remembered as instantiate() passed it to the driver.
+        """
 
     @property
     def in_flight(self) -> int: ...

@@ -132,7 +132,8 @@ def test_refused_node_type_is_refused_by_name(cuda: Rig, foreign: Foreign, graph
     with pytest.raises(CaptureError) as refused:
         cuda.device.borrow_template(graph)
     known = kind in rows("node")
-    assert refused.value.found == f"a node of type {name('node', kind) if known else 'without a name'} ({kind})"
+    type_name = name("node", kind) if known else "without a name"
+    assert refused.value.found == f"node 1: a node of type {type_name} ({kind})"
 
 
 # ---- attributes ----
@@ -168,7 +169,7 @@ def test_refused_attribute_is_refused_by_name(cuda: Rig, foreign: Foreign, numbe
     foreign.attribute(node, number, value(number))
     with pytest.raises(CaptureError) as refused:
         cuda.device.borrow_template(made)
-    assert f"attribute {name('attribute', number)} ({number}) on kernel nothing" in refused.value.found
+    assert refused.value.found == f"node 0: attribute {name('attribute', number)} ({number}) on kernel nothing"
 
 
 @pytest.mark.parametrize("number", NO_NODE_HAS)
@@ -212,7 +213,8 @@ def test_edge_is_kept_or_refused_as_the_table_says(cuda: Rig, port: int, kind: i
         return
     with pytest.raises(CaptureError) as refused:
         template.add_kernel(function, (1, 1, 1), b"", [0], data=[data])
-    assert f"type {kind} from port {port}" in refused.value.found
+    ends = "from kernel nothing to kernel nothing"
+    assert refused.value.found == f"an edge of type {kind} from port {port} to port 0, {ends}"
 
 
 # ---- flags ----

@@ -103,7 +103,7 @@ def test_edge_data_at_an_inner_graph_is_refused(cuda: Rig, foreign: Foreign) -> 
     foreign.edge(outer, first, child, bytes([2, 0, 0, 0, 0, 0, 0, 0]))
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(outer)
-    assert "inside" in refused.value.found
+    assert refused.value.found.startswith("node 0, node 1: edge data on an edge to or from a graph inside")
     plain = foreign.graph()
     first, child = foreign.launch(plain, kernel=kernel), foreign.child(plain, inner)
     foreign.edge(plain, first, child)
@@ -112,11 +112,14 @@ def test_edge_data_at_an_inner_graph_is_refused(cuda: Rig, foreign: Foreign) -> 
 
 def test_refused_type_in_an_inner_graph_is_refused(cuda: Rig, foreign: Foreign) -> None:
     inner, outer = foreign.graph(), foreign.graph()
+    foreign.node(outer, EMPTY)
+    for _ in range(2):
+        foreign.node(inner, EMPTY)
     foreign.node(inner, 3)
     foreign.child(outer, inner)
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(outer)
-    assert "HOST (3)" in refused.value.found
+    assert refused.value.found == "node 1: node 2: a node of type HOST (3)"
 
 
 def test_flattened_graph_does_what_the_graph_does(cuda: Rig, foreign: Foreign) -> None:
@@ -198,7 +201,9 @@ def test_event_with_an_end_outside_is_refused(cuda: Rig, foreign: Foreign, recor
         foreign.wait(graph, 7)
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(graph)
-    assert f"{records} EVENT_RECORD (7) and {waits} WAIT_EVENT (6)" in refused.value.found
+    nodes = ", ".join(f"node {2 + number}" for number in range(records + waits))
+    found = f"{nodes}: an event with {records} EVENT_RECORD (7) and {waits} WAIT_EVENT (6) nodes in the graph"
+    assert refused.value.found == found
 
 
 def test_event_waited_for_before_it_is_recorded_is_refused(cuda: Rig, foreign: Foreign) -> None:
@@ -207,7 +212,7 @@ def test_event_waited_for_before_it_is_recorded_is_refused(cuda: Rig, foreign: F
     foreign.edge(graph, wait, record)
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(graph)
-    assert "before it is recorded" in refused.value.found
+    assert refused.value.found == "node 0, node 1: an event that is waited for before it is recorded"
 
 
 # ---- borrowing ----

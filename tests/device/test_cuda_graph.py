@@ -9,6 +9,7 @@ import pytest
 
 from fake_cuda.control import FakeCuda
 from heliograph._native import Executable, SealedImage, Template
+from heliograph.core.format import FLAGS
 from heliograph.device.host import kernel_image, open_host
 from heliograph.errors import DriverError, UsageError
 from rigs import Rig
@@ -70,6 +71,14 @@ def test_executable_holds_its_modules(cuda: Rig, fake_cuda: FakeCuda) -> None:
     executable.launch(cuda.stream)
     executable.drain()
     assert cuda.word() == 3
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_the_driver_is_given_the_flags(cuda: Rig, fake_cuda: FakeCuda, flags: int) -> None:
+    """It does not report all of them, so that they read back is no proof."""
+    executable = count_template(cuda, "built").instantiate(flags)
+    assert [line for line in fake_cuda.log() if "flags" in line] == [f"instantiate with flags {flags}"]
+    assert executable.flags == flags
 
 
 def spinning(rig: Rig, milliseconds: int) -> Executable:

@@ -282,6 +282,7 @@ def test_copy_that_cannot_be_kept_is_refused(cuda: Rig, foreign: Foreign, what: 
     foreign.copy(graph, base + 512, base, 64, **how)  # type: ignore[arg-type]
     with pytest.raises(CaptureError) as refused:
         cuda.device.borrow_template(graph).nodes()
+    assert refused.value.found.startswith("node 0: a ")
     assert what in refused.value.found
 
 
@@ -296,7 +297,7 @@ def test_copy_from_pinned_memory_at_a_unified_address_is_refused(
         foreign.copy(graph, cuda.pool.address, source, 64, types=(UNIFIED, UNIFIED))
         with pytest.raises(CaptureError) as refused:
             cuda.device.borrow_template(graph).nodes()
-        assert f"source at {hex(source)}, {kind} memory" in refused.value.found
+        assert refused.value.found == f"node 0: a source at {hex(source)}, {kind} memory"
 
 
 # ---- edges ----
@@ -324,10 +325,13 @@ def test_edge_that_is_not_in_the_table_is_refused(cuda: Rig, foreign: Foreign, d
     graph, library = foreign.graph(), foreign.library(KERNELS)
     first, second = (foreign.launch(graph, kernel=foreign.kernel(library, "nothing")) for _ in range(2))
     foreign.edge(graph, first, second, data.ljust(8, b"\0"))
-    with pytest.raises(CaptureError):
+    with pytest.raises(CaptureError) as refused:
         cuda.device.borrow_template(graph)
+    assert refused.value.found.startswith("node 0, node 1: an edge of type ")
+    assert refused.value.found.endswith(", from kernel nothing to kernel nothing")
     template = cuda.device.create_template()
     template.add_empty()
-    with pytest.raises(CaptureError):
+    with pytest.raises(CaptureError) as refused:
         template.add_kernel(function(cuda, "nothing"), (1, 1, 1), b"", [0], data=[data.ljust(8, b"\0")])
+    assert refused.value.found.endswith(", from a node of type EMPTY (5) to kernel nothing")
     assert template.node_count == 1

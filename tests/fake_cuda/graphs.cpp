@@ -468,6 +468,7 @@ CUDA_ENTRY cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle_, unsign
   FAKE_CONTEXT_CALL(cuGraphInstantiateWithFlags);
   Graph *graph = find(s.graphs, handle_, "graph");
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
+  note("instantiate with flags " + std::to_string(flags));
   if (flags & ~uint64_t{kAcceptedFlags}) return CUDA_ERROR_INVALID_VALUE;
   const std::vector<uintptr_t> order = sorted(*graph);
   if (order.size() != graph->nodes.size()) return CUDA_ERROR_INVALID_VALUE;
