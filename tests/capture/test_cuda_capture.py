@@ -6,12 +6,14 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from submitting import LINES, SUBMITTING, Submitting, line_of
 from torch import Tensor, nn
 
 from heliograph.capture import capture
@@ -84,10 +86,31 @@ def test_each_node_has_the_op_and_line_that_launched_it() -> None:
         (1, "inner/relu.0"), (1, "add.0"), (2, "launch.0"), (1, "mul.0")
     ]  # fmt: skip
     assert all(before.end == after.first for before, after in pairwise(spans))
-    assert "between add and" in spans[2].origin
-    lines = [span.origin.rpartition("test_cuda_capture.py:")[2] for span in spans]
-    assert lines[0] == lines[1], "one line of the model"
-    assert int(lines[3]) == int(lines[1]) + 2
+    first, last = (line_of(Launching.forward, behind) for behind in (1, 3))
+    assert [span.origin for span in spans] == [
+        f"inner/relu.0 {first}", f"add.0 {first}", f"launch.0 between op add {first} and op mul {last}", f"mul.0 {last}"
+    ]  # fmt: skip
+
+
+def test_launches_of_a_custom_op_are_its_own_and_those_of_the_model_are_between_two_ops() -> None:
+    nodes: list[str] = []
+    places = ("before", "between", "behind")
+    model = Submitting(**{place: partial(nodes.append, place) for place in places})
+    SUBMITTING[:] = [partial(nodes.extend, ("one", "two")), partial(nodes.append, "three")]
+    x = torch.ones(4)
+    trail = Trail(model)
+    counter = OpCounter(trail, lambda: len(nodes))
+    with torch.no_grad(), trail, counter:
+        run_model(lambda: model(x))
+    counter.close()
+    first, second = LINES
+    assert [(span.end - span.first, span.origin) for span in counter.spans] == [
+        (1, f"launch.0 between the beginning and op submit {first}"),
+        (2, f"submit.0 {first}"),
+        (1, f"launch.1 between op submit {first} and op submit {second}"),
+        (1, f"submit.1 {second}"),
+        (1, f"launch.2 between op submit {second} and the end"),
+    ]
 
 
 def test_a_node_belongs_to_the_span_that_holds_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ from heliograph._native import Node as DriverNode
 from heliograph.capture.buffers import BufferTable
 from heliograph.capture.classify import FROM, TO, NodeCensus
 from heliograph.capture.cuda.kernels import CudaKernels
-from heliograph.capture.cuda.ops import OpSpan
+from heliograph.capture.cuda.ops import NO_OP, OpSpan, about_nodes, origin_of, span_of
 from heliograph.capture.cuda.pools import FrameworkPool
 from heliograph.capture.places import PlacedGraph
 from heliograph.capture.words import RecordedKernel, RecordedNode
@@ -26,8 +25,7 @@ from heliograph.core.templates import (
     Node,
 )
 from heliograph.device.graph import Graph
-
-NO_OP = "-"
+from heliograph.errors import CaptureError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,10 @@ class CapturedGraph:
 
     def span(self, node: int) -> OpSpan | None:
         """The op that a node belongs to."""
-        number = self.top_level[node]
-        at = bisect_right(self.spans, number, key=lambda span: span.first) - 1
-        return self.spans[at] if at >= 0 and number < self.spans[at].end else None
+        return span_of(self.spans, self.top_level[node])
 
     def origin(self, node: int) -> str:
-        span = self.span(node)
-        return span.origin if span is not None else NO_OP
+        return origin_of(self.spans, self.top_level[node])
 
 
 def attributed(graphs: Sequence[Sequence[Node]]) -> str:
@@ -74,9 +69,13 @@ def recorded_nodes(captured: CapturedGraph, kernels: CudaKernels) -> tuple[Recor
 
 def _recorded(captured: CapturedGraph, number: int, kernels: CudaKernels) -> RecordedNode:
     node, span = captured.nodes[number], captured.span(number)
-    origin, path = (span.origin, span.path) if span is not None else (NO_OP, "")
+    origin, path = captured.origin(number), span.path if span is not None else ""
     if node.kind == KIND_KERNEL and node.function is not None:
-        image, name = kernels.name(kernels.number(node.function, node.shared_bytes))
+        try:
+            image, name = kernels.name(kernels.number(node.function, node.shared_bytes))
+        except CaptureError as error:  # no image of it is known
+            nodes = [captured.top_level[number]]
+            raise about_nodes(error, error.found, nodes, captured.graph.name, captured.spans) from error
         kernel = RecordedKernel(
             function=name,
             image=image,

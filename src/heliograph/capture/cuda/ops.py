@@ -1,12 +1,16 @@
 """Which op, and which line of the model, launched each node of a capture; and the tensors that each op made.
 
-A dispatch mode runs every op as it is and counts the nodes of the capturing graph after it. What was added between two
-ops was launched outside PyTorch's dispatcher (a Triton kernel called by the model itself) and is said to be so.
+A dispatch mode runs every op as it is and counts the nodes of the capturing graph after it: what an op launches by
+itself (a custom op, with a Triton kernel) is the op's. What was added between two ops was launched outside PyTorch's
+dispatcher, by the model itself, and is said to be so, with the lines of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -17,6 +21,10 @@ from torch.utils._pytree import tree_leaves
 from heliograph._native import paint_stack
 from heliograph.capture.storages import DTYPES
 from heliograph.capture.trail import Trail, model_frame, stored_line
+from heliograph.errors import CaptureError
+
+NO_OP = "-"
+_NODES = re.compile(r"node \d+(?:, node \d+)*")  # native/cuda_nodes.h: numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +70,19 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        self._between(str(func))
+        name, line = func._schema.name.rpartition("::")[2], stored_line(model_frame())
+        self._between(f"op {name} {line}")
         paint_stack(self._paint)
         result = func(*args, **kwargs)
         end = self._nodes()
-        name = func._schema.name.rpartition("::")[2]
         if end > self._seen:
             path = self._trail.number(name)
             given = {_storage(tensor) for tensor in _tensors((args, kwargs)) if tensor.is_cuda}
             made = tuple(
                 _made(tensor) for tensor in _tensors(result) if tensor.is_cuda and _storage(tensor) not in given
             )
-            origin = f"{path} {stored_line(model_frame())}"
-            self.spans.append(OpSpan(self._seen, end, path, origin, made))
-        self._seen, self._last = end, name
+            self.spans.append(OpSpan(self._seen, end, path, f"{path} {line}", made))
+        self._seen, self._last = end, f"op {name} {line}"
         return result
 
     def close(self) -> None:
@@ -86,10 +93,46 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         now = self._nodes()
         if now > self._seen:
             path = self._trail.number("launch")
-            line = stored_line(model_frame())
-            origin = f"{path} between {self._last} and {following.removesuffix('.default')} {line}"
+            origin = f"{path} between {self._last} and {following}"
             self.spans.append(OpSpan(self._seen, now, path, origin, ()))
             self._seen = now
+
+
+def span_of(spans: Sequence[OpSpan], node: int) -> OpSpan | None:
+    """The op that a node of the captured graph belongs to."""
+    at = bisect_right(spans, node, key=lambda span: span.first) - 1
+    return spans[at] if at >= 0 and node < spans[at].end else None
+
+
+def origin_of(spans: Sequence[OpSpan], node: int) -> str:
+    span = span_of(spans, node)
+    return span.origin if span is not None else NO_OP
+
+
+@contextmanager
+def lines_told(graph: str, spans: Sequence[OpSpan]) -> Iterator[None]:
+    """A refusal of nodes by the driver layer also tells the graph, and the op and line of each node."""
+    try:
+        yield
+    except CaptureError as error:
+        nodes, colon, found = error.found.partition(": ")
+        if not colon or not _NODES.fullmatch(nodes):
+            raise
+        numbers = [int(node.removeprefix("node ")) for node in nodes.split(", ")]
+        raise about_nodes(error, found, numbers, graph, spans) from error
+
+
+def about_nodes(
+    error: CaptureError, found: str, nodes: Sequence[int], graph: str, spans: Sequence[OpSpan]
+) -> CaptureError:
+    """The same error, with the graph and the op and line of each node in front of what was found."""
+    told = ", ".join(f"node {node} ({origin_of(spans, node)})" for node in nodes)
+    return type(error)(
+        f"recording graph {graph!r}, {error.doing}",
+        found=f"{told}: {found}",
+        required=error.required,
+        hint=error.hint,
+    )
 
 
 def _tensors(value: object) -> list[Tensor]:

@@ -21,7 +21,7 @@ from heliograph.capture.census import Census, exact_census, range_census
 from heliograph.capture.classify import NodeCensus
 from heliograph.capture.cuda.graphs import CapturedGraph, literal_nodes, name_scratch, recorded_nodes, stored_nodes
 from heliograph.capture.cuda.kernels import CudaKernels
-from heliograph.capture.cuda.ops import OpCounter
+from heliograph.capture.cuda.ops import OpCounter, lines_told
 from heliograph.capture.cuda.pools import FrameworkPool, Live, check_unmoved
 from heliograph.capture.cuda.session import CudaSession
 from heliograph.capture.cuda.torch_capture import TorchCapture
@@ -156,7 +156,7 @@ class CudaCapture:
                 run_model(lambda: self.walk.run(entry, bucket))
             counter.close()
 
-        with self.scratch.told():
+        with self.scratch.told(), lines_told(graph.name, counter.spans):
             record_export_graph(
                 run,
                 stream=capture,
