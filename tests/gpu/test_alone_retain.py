@@ -1,13 +1,16 @@
-"""Both ways to retain 64 graphs, on a GPU that has room for their executables and on one that has not (run alone)."""
+"""Both ways to retain 64 graphs, on a GPU that has room for their executables and on one that has not (run alone). As
+templates they are captured, checked and published on both."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu.runs import script
+from heliograph.runtime.plan import MARGIN_PART, NODE_BYTES
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
@@ -16,9 +19,13 @@ PART = 0.4  # of what all executables take is left
 
 
 @pytest.fixture(scope="module")
-def roomy() -> dict[str, dict[str, Any]]:
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """With all memory of the GPU: what each way takes."""
-    found = {retain: script("retain.py", retain, "0") for retain in ("template", "executable")}
+    cores = tmp_path_factory.mktemp("roomy")
+    found = {
+        "template": script("retain.py", "template", "0", str(cores), "0"),
+        "executable": script("retain.py", "executable", "0"),
+    }
     graphs = found["executable"]["graphs"]
     cost = {kind: found["executable"][f"{kind} bytes"] // graphs for kind in ("device", "host")}
     seconds = {retain: round(said["seconds"], 2) for retain, said in found.items()}
@@ -34,6 +41,18 @@ def left(roomy: dict[str, dict[str, Any]]) -> int:
     took = roomy["template"]["free with executables"] - roomy["executable"]["free with executables"]
     assert took > 2 * NOISE, "executables that can be told from noise"
     return int(PART * took)
+
+
+@pytest.fixture(scope="module")
+def checked(roomy: dict[str, dict[str, Any]]) -> int:
+    """Bytes of memory in which a process has room for one executable at a time, but a load has none for all."""
+    said = roomy["template"]
+    load, nodes = said["load"], said["nodes"] // said["graphs"]
+    context = said["free before the load"] - load["free"]
+    one = load["needed"] - load["executables"] + NODE_BYTES * nodes
+    least, most = (needed * MARGIN_PART // (MARGIN_PART - 1) for needed in (one, load["needed"]))
+    assert most - least > 4 * NOISE
+    return int(context + (least + most) // 2)
 
 
 def test_costs_are_counted_and_given_back(roomy: dict[str, dict[str, Any]]) -> None:
@@ -55,10 +74,12 @@ def test_executable_stops_cleanly_where_they_do_not_fit(roomy: dict[str, dict[st
     assert abs(said["after"] - roomy["template"]["after"]) <= NOISE, "free memory is what it was"
 
 
-def test_template_finishes_where_they_do_not_fit(left: int) -> None:
-    said = script("retain.py", "template", str(left))
+def test_template_finishes_where_they_do_not_fit(tmp_path: Path, left: int, checked: int) -> None:
+    """From the first capture to the published core: no executable in this process, in the checker's one at a time."""
+    said = script("retain.py", "template", str(left), str(tmp_path), str(checked))
     print(json.dumps(said))
-    assert "error" not in said, said
     assert said["recorded"] == said["graphs"]
     assert (said["created"], said["device bytes"], said["host bytes"]) == (0, 0, 0)
     assert said["runs"] == 2 * said["graphs"] + 1
+    assert Path(said["core"], "core.json").exists()
+    assert "for executables" in said["load"]["refused"], "all executables together do not fit"
