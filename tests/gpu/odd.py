@@ -222,26 +222,6 @@ def in_struct() -> Made:
     return _spec(Odd(body))
 
 
-def freed() -> Made:
-    """A pointer to memory that another thread took from PyTorch, and gave back."""
-    found: list[Module] = []
-    stale: list[int] = []
-
-    def take() -> None:
-        stale.append(torch.empty(1 << 20, device="cuda").data_ptr())
-
-    def body(x: Tensor, out: Tensor) -> None:
-        if not found:
-            found.append(Module(compiled(_STRUCT)))
-            other = Thread(target=take)
-            other.start()
-            other.join()
-        value = struct.pack("<i4xQI4xQQ", x.numel(), x.data_ptr(), 7, out.data_ptr(), 0)
-        launch(found[0].function("pair"), [value, struct.pack("<Q", stale[0])], block=32)
-
-    return _spec(Odd(body))
-
-
 def gone() -> Made:
     """A pointer to memory that a kernel reads, and that was given back to the driver after the last uncaptured run."""
     source = """
@@ -281,6 +261,22 @@ def _given(make: Callable[[], int]) -> Made:
         launch(found[0].function("pair"), [value, struct.pack("<Q", where[0])], block=32)
 
     return _spec(Odd(body))
+
+
+def freed() -> Made:
+    """A pointer to memory that another thread took from PyTorch, and gave back: PyTorch's cache has it."""
+    stale: list[int] = []
+
+    def take() -> None:
+        stale.append(torch.empty(1 << 20, device="cuda").data_ptr())
+
+    def make() -> int:
+        other = Thread(target=take)
+        other.start()
+        other.join()
+        return stale[0]
+
+    return _given(make)
 
 
 def pinned() -> Made:

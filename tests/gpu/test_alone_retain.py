@@ -82,4 +82,4 @@ def test_template_finishes_where_they_do_not_fit(tmp_path: Path, left: int, chec
     assert (said["created"], said["device bytes"], said["host bytes"]) == (0, 0, 0)
     assert said["runs"] == 2 * said["graphs"] + 1
     assert Path(said["core"], "core.json").exists()
-    assert "for executables" in said["load"]["refused"], "all executables together do not fit"
+    assert "for executables" in said["load"].get("refused", ""), "all executables together would not fit"
