@@ -76,6 +76,7 @@ def test_generate_answers_sensibly_without_torch(smollm2_core: Path) -> None:
     result = json.loads(heliograph("generate", smollm2_core, question, "--max-tokens", "24", "--json").stdout)
     assert "Paris" in result["answer"]
     assert result["torch"] is False
+    assert result["weights_bytes"] == json.loads((smollm2_core / "core.json").read_text())["weights"]["size"]
 
 
 def test_generate_streams_the_same_text_to_a_person(smollm2_core: Path) -> None:

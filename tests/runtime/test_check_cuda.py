@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,12 +15,13 @@ import pytest
 from fake_cuda.control import FakeCuda
 from heliograph.capture.checker import Checking
 from heliograph.core.encoding import encode
-from heliograph.core.manifest import Record
+from heliograph.core.manifest import Graph, Record
 from heliograph.core.report import Request
 from heliograph.core.sign import scratch_key
 from heliograph.core.templates import EmptyNode, GraphTemplate, KernelNode, Node
 from heliograph.core.write import DraftWriter
 from heliograph.errors import CheckerError
+from heliograph.runtime import replay
 from heliograph.runtime.check import answer_to
 from heliograph.runtime.plan import NODE_BYTES, PIECE, ROUNDING, check_executable, check_executables
 from heliograph.runtime.tries import Checker
@@ -189,3 +191,46 @@ def test_the_checker_adds_its_executables_up(tmp_path: Path, monkeypatch: pytest
     assert answer(0) == explored
     with pytest.raises(CheckerError, match="14 nodes"):
         answer(ROUNDING)
+
+
+class Pooled:
+    """A template on a driver that keeps the memory of destroyed executables for the next ones. ``others``: what another
+    process takes meanwhile, by instantiation."""
+
+    def __init__(self, needs: int, others: Sequence[int] = ()) -> None:
+        self.needs, self.others = needs, list(others)
+        self.kept = self.live = self.most = 0
+
+    def instantiate(self, flags: int) -> PooledExecutable:
+        grown = max(0, self.needs - self.kept)
+        self.kept -= self.needs - grown
+        self.live += 1
+        self.most = max(self.most, self.live)
+        return PooledExecutable(self, grown + (self.others.pop(0) if self.others else 0))
+
+
+class PooledExecutable:
+    def __init__(self, of: Pooled, device_bytes: int) -> None:
+        self.of, self.device_bytes = of, device_bytes
+
+    def close(self) -> None:
+        self.of.kept += self.of.needs
+        self.of.live -= 1
+
+
+def measured(template: Pooled) -> Any:
+    return replay._measured(template, Graph(name="decode/1", flags=0, nodes=100, edges=0), ROUNDING)  # type: ignore[arg-type]
+
+
+def test_memory_that_the_driver_uses_again_hides_no_executable() -> None:
+    large = Pooled(100 * NODE_BYTES + PIECE + 1)
+    with pytest.raises(CheckerError):
+        measured(large)
+    assert large.live == 0
+
+
+def test_what_another_process_takes_meanwhile_is_not_believed() -> None:
+    """The twin. One executable is left, the one that was measured."""
+    sound = Pooled(100 * NODE_BYTES, others=(64 << 20,))
+    assert measured(sound).device_bytes == 100 * NODE_BYTES
+    assert (sound.live, sound.most) == (1, 2)

@@ -10,6 +10,7 @@ import gc
 import os
 import struct
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ import pytest
 
 from fake_cuda.control import FakeCuda
 from heliograph._native import CudaDevice
-from heliograph.core.manifest import Bucket, SelfTest
+from heliograph.core.manifest import Bucket, Item, SelfTest
 from heliograph.core.policy import Policy
 from heliograph.core.templates import GraphTemplate, KernelNode
 from heliograph.core.verify import VerifiedCore, verify
@@ -503,6 +504,18 @@ def test_a_core_for_another_device_is_refused_before_anything_is_mapped(
     with pytest.raises(TargetError):
         cores.load(with_target(**change))
     assert fake_cuda.calls("cuMemAddressReserve") == fake_cuda.calls("cuMemCreate") == 0
+
+
+@pytest.mark.parametrize("name", ["Fake H200", "Fake H100", None])
+def test_another_model_of_gpu_is_told(cores: Cores, name: str | None) -> None:
+    device = (Item(name="name", value=name),) if name else ()
+    parts = replace(PARTS, provenance=msgspec.structs.replace(PARTS.provenance, device=device))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        program = cores.load(parts)
+    assert len(told) == (name == "Fake H100")
+    assert not told or "made on Fake H100, this is Fake H200" in str(told[0].message)
+    assert run(program, 1, 2, 3, 4)[1] == floats(2, 4, 6, 8)
 
 
 def test_without_a_driver_the_error_says_so(cores: Cores, monkeypatch: pytest.MonkeyPatch) -> None:

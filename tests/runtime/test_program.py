@@ -5,15 +5,18 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from heliograph.core.manifest import Case
 from heliograph.core.verify import VerifiedCore
 from heliograph.errors import DriverError, SelfTestError, UsageError
 from heliograph.runtime.gate import State
 from heliograph.runtime.load import load
+from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.program import Program
+from heliograph.runtime.selftest import self_test
 from study import COLS, UNIT_BYTES, UNITS
 
 ONE = {"rows": 1}
@@ -107,6 +110,30 @@ def test_calls_from_many_threads_beside_a_close_run_or_are_refused(verified: Ver
         thread.join(30)
     assert ended == [UsageError] * len(threads)
     assert program.status is State.UNLOADED
+
+
+def test_what_another_thread_writes_during_a_self_test_is_kept(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A self-test puts back what it disturbed: not what was written after it had looked."""
+    cache = bytes(range(256)) * (len(program.read_state("cache")) // 256)
+    writers = [
+        threading.Thread(target=lambda: program.write("step", ONE, "x", X)),
+        threading.Thread(target=lambda: program.write_state("cache", 0, cache)),
+    ]
+
+    def tested(loaded: Loaded, graph: int, cases: Sequence[Case]) -> None:
+        self_test(loaded, graph, cases)
+        for writer in writers:
+            writer.start()
+            writer.join(0.2)
+
+    monkeypatch.setattr("heliograph.runtime.program.self_test", tested)
+    assert program.self_test(0)
+    for writer in writers:
+        writer.join(30)
+    assert program.read("step", ONE, "x") == X
+    assert program.read_state("cache") == cache
 
 
 @pytest.mark.parametrize("held", ["field", "state", "part of a state"])

@@ -64,7 +64,7 @@ def command(
                     click.echo(decoder.add(token), nl=False)
             if not as_json:
                 click.echo(decoder.end())
-            phases = dict(program.phases)
+            phases, weights = dict(program.phases), program.staged.bytes_read
     end = time.perf_counter_ns()
     times = {
         "load_ns": loaded - start,
@@ -75,11 +75,11 @@ def command(
     torch = torch_loaded()
     if as_json:
         answer = text.decode(tokens)
-        print_json(
-            {"answer": answer, "tokens": tokens, "prompt_tokens": len(ids), "torch": torch, "phases": phases} | times
-        )
+        counts = {"prompt_tokens": len(ids), "weights_bytes": weights}
+        print_json({"answer": answer, "tokens": tokens, "torch": torch, "phases": phases} | counts | times)
     elif stats:
         load_ms, first_ms = times["load_ns"] / 1e6, times["first_token_ns"] / 1e6
         speed = times["tokens_per_second"]
         click.echo(f"load {load_ms:.0f} ms, first token {first_ms:.0f} ms, {speed:.1f} tokens/s", err=True)
+        click.echo(f"{weights} bytes of weights read", err=True)
         click.echo(f"torch: {'LOADED' if torch else 'not loaded'}", err=True)

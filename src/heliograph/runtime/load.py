@@ -7,6 +7,7 @@ copied, and whatever fails gives back everything that was taken: the same proces
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
@@ -15,7 +16,7 @@ import msgspec
 
 from heliograph._native import CudaDevice, Device, Function, Module
 from heliograph.core.manifest import Bucket, Core
-from heliograph.core.target import check_target, machine_of, this_host
+from heliograph.core.target import check_target, machine_of, other_model, this_host
 from heliograph.core.verify import VerifiedCore
 from heliograph.device.host import open_host
 from heliograph.device.modules import load_module, raise_descriptor_limit
@@ -127,7 +128,10 @@ def assemble(
     one_at_a_time: never more than one graph will be instantiated, so that memory is left for one alone.
     """
     core = verified.core
-    check_target(core.target, machine_of(device))
+    machine = machine_of(device)
+    check_target(core.target, machine)
+    if notice := other_model(verified.provenance, machine):
+        warnings.warn(notice, stacklevel=3)
     with phases("reserve"):
         regions = Memory(device, core, verified.name)
         undo.callback(regions.close)

@@ -43,7 +43,7 @@ class Program:
         self._untouched = True  # memory is as the load left it: nothing was launched, nobody could write
         self._passed: set[int] = set()
         self._gate = Gate(loaded.verified.name)
-        self._order = threading.RLock()  # one run, self-test or reset at a time
+        self._order = threading.RLock()  # one run, self-test, reset, read or write at a time
         self._entries = {entry.name: entry for entry in loaded.core.entries}
         self._buckets = {
             (entry.name, frozenset(bucket.shape)): bucket for entry in loaded.core.entries for bucket in entry.buckets
@@ -107,7 +107,7 @@ class Program:
     def read(self, entry: str, shape: Shape, field: str) -> bytes:
         """A copy of an input or output."""
         buffer = self.buffer(entry, shape, field)
-        with self._gate.call(Use.LOOK), self._faults():
+        with self._gate.call(Use.LOOK), self._order, self._faults():
             return self._loaded.memory.read(buffer.role, buffer.offset, buffer.size)
 
     def write(self, entry: str, shape: Shape, field: str, data: Bytes) -> None:
@@ -122,7 +122,7 @@ class Program:
             raise UsageError(
                 f"writing {field} of {entry}", found=found, required=required, hint=f"{buffer.dtype} {buffer.shape}"
             )
-        with self._gate.call(Use.LAUNCH), self._faults():
+        with self._gate.call(Use.LAUNCH), self._order, self._faults():
             self._untouched = False
             self._loaded.memory.write(buffer.role, buffer.offset, data)
 
@@ -141,20 +141,20 @@ class Program:
             raise UsageError(
                 f"writing the inputs of {entry}", found=f"{found} bytes", required=f"{required}", hint="see fields()"
             )
-        with self._gate.call(Use.LAUNCH), self._faults():
+        with self._gate.call(Use.LAUNCH), self._order, self._faults():
             self._untouched = False
             self._loaded.fields.write(buffers, data)
 
     def read_outputs(self, entry: str, shape: Shape) -> list[bytes]:
         """Copies of all outputs of a bucket, in the order of its fields."""
         bucket = self._bucket(entry, shape)
-        with self._gate.call(Use.LOOK), self._faults():
+        with self._gate.call(Use.LOOK), self._order, self._faults():
             return self._loaded.read_fields(bucket.outputs)
 
     def write_state(self, name: str, at: int, data: Bytes) -> None:
         """Writes a part of a state, from its byte ``at`` on."""
         found = self._state(name)
-        with self._gate.call(Use.LAUNCH), self._faults():
+        with self._gate.call(Use.LAUNCH), self._order, self._faults():
             self._untouched = False
             self._loaded.memory.write("state", found.offset + at, data)
 
@@ -162,7 +162,7 @@ class Program:
         """A copy of a state; of growing state all units, padding unit 0 first."""
         found = self._state(name)
         size = found.size * self.units if found.grows else found.size
-        with self._gate.call(Use.LOOK), self._faults():
+        with self._gate.call(Use.LOOK), self._order, self._faults():
             return self._loaded.memory.read("state", found.offset, size)
 
     def state(self, name: str) -> memoryview:

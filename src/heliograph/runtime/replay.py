@@ -191,18 +191,25 @@ def build(loaded: Loaded, graph: int) -> tuple[GraphReport, Executable]:
 
 def _measured(template: Template, stated: Graph, rounding: int) -> Executable:
     """An executable that takes no more of the device than loads reserve. What it takes is the memory that is free less
-    afterwards, so another process on the device can make one look large: it is made again before that is believed."""
-    for _ in range(MEASUREMENTS - 1):
-        executable = template.instantiate(stated.flags)
-        try:
-            check_executable(stated.name, stated.nodes, executable.device_bytes, rounding)
-        except CheckerError:
-            executable.close()
-        else:
-            return executable
-    executable = template.instantiate(stated.flags)
-    check_executable(stated.name, stated.nodes, executable.device_bytes, rounding)
-    return executable
+    afterwards, so another process on the device can make one look large: it is made again before that is believed.
+    Those that look large are kept meanwhile: a driver gives the memory of a destroyed executable to the next one, which
+    would seem to take none.
+    """
+    large: list[Executable] = []
+    try:
+        while True:
+            executable = template.instantiate(stated.flags)
+            try:
+                check_executable(stated.name, stated.nodes, executable.device_bytes, rounding)
+            except CheckerError:
+                large.append(executable)
+                if len(large) == MEASUREMENTS:
+                    raise
+            else:
+                return executable
+    finally:
+        for each in large:
+            each.close()
 
 
 class Constants:
