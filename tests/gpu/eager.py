@@ -27,9 +27,10 @@ from heliograph.capture.weights import model_weights, standing_for, swapped, wit
 
 
 class Eager:
-    """Used as a context: the model's tensors are on ``device`` within it, and back where they were behind it."""
+    """Used as a context: the model's tensors are on the device within it, and back where they were behind it."""
 
-    def __init__(self, model: nn.Module, recording: Recording, device: str = "cuda") -> None:
+    def __init__(self, model: nn.Module, recording: Recording) -> None:
+        device = "cuda" if recording.device.kind == "cuda" else "cpu"
         self._model, self._spec, self._device = model, recording.spec, device
         self._weights = model_weights(model)
         self._placed = {
