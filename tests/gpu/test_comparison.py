@@ -1,4 +1,4 @@
-"""What the GPU tests compare replays with finds what it is there to find. On the host device, so it runs everywhere: the
+"""What the GPU tests compare replays with finds what it is there to find. It runs on the host device, everywhere: the
 model has only ops for which PyTorch on the CPU gives the same bits."""
 
 from __future__ import annotations
