@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
+import gpu.no_torch  # noqa: F401
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.device.cuda import open_cuda
