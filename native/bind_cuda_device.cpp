@@ -89,10 +89,12 @@ void bind_cuda_device(nb::module_ &m, nb::class_<CudaDevice, Device> &device) {
       .def_prop_ro("processors", &CudaDevice::processors, "Multiprocessors.")
       .def_prop_ro("shared_optin", &CudaDevice::shared_optin, "Bytes of shared memory that a block may opt into.")
       .def_prop_ro("driver_version", &CudaDevice::driver_version, "1000 * major + 10 * minor of the CUDA version.")
-      .def("limits", &CudaDevice::limits,
+      .def("limits", [](const CudaDevice &self) { return unlocked([&] { return self.limits(); }); },
            "The limits of the context that can be set, by name (core format M53): bytes, or counts. Those that this\n"
            "device lacks are left out.")
-      .def("set_limit", &CudaDevice::set_limit, "name"_a, "value"_a,
+      .def("set_limit", [](CudaDevice &self, const std::string &name, uint64_t value) {
+        unlocked([&] { self.set_limit(name, value); });
+      }, "name"_a, "value"_a,
            "Before the first module is loaded. UsageError for a name that no limit has.")
       .def("pointer_info", [](const CudaDevice &self, uint64_t address) {
         return pointer_info(*self.context(), address);

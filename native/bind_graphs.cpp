@@ -174,7 +174,10 @@ void bind_executable(nb::module_ &m) {
       .def_prop_ro("flags", [](ExecutableHandle &self) { return self.get()->flags(); },
                    "Read back from the driver, but for USE_NODE_PRIORITY (8): CUDA drivers of release 580 accept it and\n"
                    "do not report it, so it is remembered as instantiate() passed it to the driver.")
-      .def_prop_ro("in_flight", [](ExecutableHandle &self) { return self.get()->in_flight(); })
+      .def_prop_ro("in_flight", [](ExecutableHandle &self) {
+        auto object = self.get();
+        return unlocked([&] { return object->in_flight(); });
+      })
       .def_prop_ro("device_bytes", [](ExecutableHandle &self) { return self.get()->device_bytes(); })
       .def_prop_ro("host_bytes", [](ExecutableHandle &self) { return self.get()->host_bytes(); })
       .def("launch", [](ExecutableHandle &self, StreamHandle &stream) {

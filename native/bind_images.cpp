@@ -55,9 +55,14 @@ void bind_images(nb::module_ &m) {
       .def_prop_ro("abi", &Module::abi)
       .def_prop_ro("family", &Module::family)
       .def_prop_ro("level", &Module::level)
-      .def("function", &Module::function, "name"_a)
-      .def("function_names", &Module::function_names)
-      .def("global_address", &Module::global_address, "name"_a,
+      // A driver that loads code when it is first asked for waits for what runs on the device.
+      .def("function", [](Module &self, const std::string &name) {
+        return unlocked([&] { return self.function(name); });
+      }, "name"_a)
+      .def("function_names", [](const Module &self) { return unlocked([&] { return self.function_names(); }); })
+      .def("global_address", [](const Module &self, const std::string &name) {
+        return unlocked([&] { return self.global_address(name); });
+      }, "name"_a,
            "(address, bytes) of a variable of a CUDA module. ModuleError if there is none; none on the host.")
       .def("read_global", [](const Module &self, const std::string &name) {
         const auto data = unlocked([&] { return self.read_global(name); });

@@ -20,7 +20,11 @@ CudaContext::CudaContext(int index) : api_(CudaApi::open()) {
   }
 }
 
-CudaContext::~CudaContext() { api_->cuDevicePrimaryCtxRelease(device_); }
+CudaContext::~CudaContext() {
+  if (!left_.empty())
+    if (CudaCurrentIfAlive current(*this); current) await_work();
+  api_->cuDevicePrimaryCtxRelease(device_);
+}
 
 std::string CudaContext::arch() const {
   int major = 0, minor = 0;
@@ -48,15 +52,50 @@ void CudaContext::check(CUresult result, const char *call, const char *doing) co
   throw api_->error(result, call, doing);
 }
 
-void CudaContext::hold_captured(cuuint64_t capture, std::shared_ptr<Function> function) {
-  std::lock_guard lock(captured_mutex_);
-  captured_[capture].push_back(std::move(function));
+CUresult CudaContext::await_work() {
+  std::vector<std::function<void()>> left;
+  {
+    std::lock_guard lock(left_mutex_);
+    left.swap(left_);  // work that uses what is left from now on may have come after this wait began
+  }
+  CudaRelaxed relaxed(*this);  // a stream of this thread may be capturing
+  const CUresult waited = api_->cuCtxSynchronize();
+  note(waited);
+  if (waited == CUDA_SUCCESS) {
+    for (const auto &give_back : left) give_back();
+  } else {
+    std::lock_guard lock(left_mutex_);
+    left_.insert(left_.end(), left.begin(), left.end());
+  }
+  return waited;
 }
 
-std::vector<std::shared_ptr<Function>> CudaContext::take_captured(cuuint64_t capture) {
+void CudaContext::leave(std::function<void()> give_back) {
+  std::lock_guard lock(left_mutex_);
+  left_.push_back(std::move(give_back));
+}
+
+void CudaContext::join_captured(cuuint64_t capture) {
+  std::lock_guard lock(captured_mutex_);
+  ++captured_[capture].streams;
+}
+
+void CudaContext::hold_captured(cuuint64_t capture, std::shared_ptr<Function> function) {
+  std::lock_guard lock(captured_mutex_);
+  captured_[capture].functions.push_back(std::move(function));
+}
+
+CudaContext::Functions CudaContext::leave_captured(cuuint64_t capture) {
+  std::lock_guard lock(captured_mutex_);
+  const auto at = captured_.find(capture);
+  if (at == captured_.end() || --at->second.streams) return {};
+  return std::move(captured_.extract(at).mapped().functions);
+}
+
+CudaContext::Functions CudaContext::take_captured(cuuint64_t capture) {
   std::lock_guard lock(captured_mutex_);
   auto node = captured_.extract(capture);
-  return node ? std::move(node.mapped()) : std::vector<std::shared_ptr<Function>>{};
+  return node ? std::move(node.mapped().functions) : Functions{};
 }
 
 CudaCurrent::CudaCurrent(const CudaContext &context, const char *doing) : context_(context) {

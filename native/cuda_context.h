@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,14 +45,23 @@ class CudaContext {
   void settle(const char *doing) const { check(api_->cuStreamSynchronize(nullptr), "cuStreamSynchronize", doing); }
   // Notes a result where nothing can be thrown.
   void note(CUresult result) const;
+  // Waits for all work, which the driver refuses while any stream of the context captures. What was left before is then
+  // given back. The context must be current.
+  CUresult await_work();
+  // Something went while the driver refused to wait for work that may use it: it is given back by the next wait for all
+  // work, at the latest when the context goes.
+  void leave(std::function<void()> give_back);
   // The device was closed: what was created may still be destroyed, everything else is refused.
   void close() { closed_ = true; }
   bool closed() const { return closed_; }
 
   // Functions that kernels of a running stream capture use: a capture's nodes hold their functions before there is a
-  // template that could.
+  // template that could. They stay until the capture is over (take) or all streams that joined it have left.
+  using Functions = std::vector<std::shared_ptr<Function>>;
+  void join_captured(cuuint64_t capture);  // once a stream, before it holds
   void hold_captured(cuuint64_t capture, std::shared_ptr<Function> function);
-  std::vector<std::shared_ptr<Function>> take_captured(cuuint64_t capture);
+  Functions leave_captured(cuuint64_t capture);  // those of the capture if nobody else joined it, else none
+  Functions take_captured(cuuint64_t capture);
 
   // The function object of a handle, made by `make` unless one is still held: the same function is the same object.
   template <class Make>
@@ -72,8 +82,14 @@ class CudaContext {
   unsigned long long id_ = 0;  // unique in the process: a context that was reset and made anew has another
   mutable std::atomic<bool> dead_{false};
   std::atomic<bool> closed_{false};
+  std::mutex left_mutex_;
+  std::vector<std::function<void()>> left_;
   std::mutex captured_mutex_;
-  std::map<cuuint64_t, std::vector<std::shared_ptr<Function>>> captured_;
+  struct Captured {
+    size_t streams = 0;  // that joined it and have not left
+    Functions functions;
+  };
+  std::map<cuuint64_t, Captured> captured_;
   std::mutex functions_mutex_;
   std::map<CUfunction, std::weak_ptr<Function>> functions_;  // entries of functions that went are empty
 };

@@ -220,6 +220,7 @@ void CudaExecutable::launch(Stream &stream) {
     throw Error("GraphStateError", "launching a graph", "a stream that is capturing", "a stream that runs its work",
                 "launch on another stream, or end the capture");
   CudaCurrent current(*context_, "launching a graph");
+  CudaRelaxed relaxed(*context_);  // another stream of this thread may be capturing
   std::lock_guard lock(mutex_);
   sweep();
   running_.reserve(running_.size() + 1);
@@ -229,44 +230,57 @@ void CudaExecutable::launch(Stream &stream) {
   context_->check(launched, "cuGraphLaunch", "launching a graph");
   ++context_->counters.launches;
   context_->counters.nodes_run += nodes_;
-  running_.push_back(event);
-  if (CUresult recorded = context_->api().cuEventRecord(event, ours.handle()); recorded != CUDA_SUCCESS) {
-    // Nothing marks this launch: it must be over before anyone may believe that it is.
-    context_->note(context_->api().cuStreamSynchronize(ours.handle()));
-    context_->check(recorded, "cuEventRecord", "launching a graph");
-  }
+  ++launched_;
+  const CUresult recorded = context_->api().cuEventRecord(event, ours.handle());
+  if (recorded == CUDA_SUCCESS) return running_.push_back({launched_, event});
+  // Nothing marks this launch: it must be over before anyone may believe that it is.
+  idle_.push_back(event);
+  const CUresult waited = context_->api().cuStreamSynchronize(ours.handle());
+  context_->note(waited);
+  if (waited != CUDA_SUCCESS) running_.push_back({launched_, nullptr});
+  context_->check(recorded, "cuEventRecord", "launching a graph");
 }
 
 void CudaExecutable::sweep() const {
-  if (!context_->alive()) {
-    idle_.insert(idle_.end(), running_.begin(), running_.end());
-    running_.clear();
-  }
-  std::erase_if(running_, [this](CUevent event) {
-    const CUresult result = context_->api().cuEventQuery(event);
+  const bool lost = !context_->alive();
+  std::erase_if(running_, [&](const Launch &launch) {
+    if (!launch.event) return lost;
+    const CUresult result = lost ? CUDA_SUCCESS : context_->api().cuEventQuery(launch.event);
     context_->note(result);
-    if (result == CUDA_SUCCESS) idle_.push_back(event);
+    if (result == CUDA_SUCCESS) idle_.push_back(launch.event);
     return result == CUDA_SUCCESS;
   });
 }
 
 uint64_t CudaExecutable::in_flight() const {
   std::lock_guard lock(mutex_);
-  if (CudaCurrentIfAlive current(*context_); current) sweep();
+  if (CudaCurrentIfAlive current(*context_); current) {
+    CudaRelaxed relaxed(*context_);  // a stream of this thread may be capturing
+    sweep();
+  }
   return context_->alive() ? running_.size() : 0;
 }
 
 void CudaExecutable::drain() {
-  for (CudaCurrentIfAlive current(*context_); current;) {
-    CUevent last = nullptr;
-    {
-      std::lock_guard lock(mutex_);
-      sweep();
-      if (running_.empty()) return;
-      last = running_.back();
-    }
+  const char *doing = "draining a graph";
+  CudaCurrentIfAlive current(*context_);
+  if (!current) return;
+  CudaRelaxed relaxed(*context_);  // a stream of this thread may be capturing
+  std::unique_lock lock(mutex_);
+  const uint64_t until = launched_;  // others may go on launching
+  for (;;) {
+    sweep();
+    const auto end = std::ranges::upper_bound(running_, until, {}, &Launch::number);
+    if (end == running_.begin()) return;
+    const CUevent last = std::prev(end)->event;
     // Without the lock: other threads may launch meanwhile. Events live as long as this object.
-    context_->check(context_->api().cuEventSynchronize(last), "cuEventSynchronize", "draining a graph");
+    lock.unlock();
+    if (last)
+      context_->check(context_->api().cuEventSynchronize(last), "cuEventSynchronize", doing);
+    else
+      context_->check(context_->api().cuCtxSynchronize(), "cuCtxSynchronize", doing);
+    lock.lock();
+    if (!last) std::erase_if(running_, [&](const Launch &it) { return !it.event && it.number <= until; });
   }
 }
 

@@ -54,6 +54,10 @@ class CudaExecutable final : public Executable {
   uint64_t host_bytes() const override { return host_bytes_; }
 
  private:
+  struct Launch {
+    uint64_t number;  // in the order in which launches were submitted, from 1
+    CUevent event;    // recorded behind it; null if that failed, and nobody could wait: only all work tells it is over
+  };
   void sweep() const;  // moves finished launches' events to idle_; a lost context has nothing in flight
   CUevent take_event();
 
@@ -63,7 +67,9 @@ class CudaExecutable final : public Executable {
   const uint32_t flags_;
   uint64_t nodes_, device_bytes_ = 0, host_bytes_ = 0;
   mutable std::mutex mutex_;
-  mutable std::vector<CUevent> running_, idle_;  // one event a launch in flight, recorded behind it
+  uint64_t launched_ = 0;
+  mutable std::vector<Launch> running_;  // in flight, ascending
+  mutable std::vector<CUevent> idle_;
 };
 
 }  // namespace hg

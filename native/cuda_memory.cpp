@@ -56,17 +56,32 @@ CudaReservation::CudaReservation(std::shared_ptr<CudaContext> context, uint64_t 
 }
 
 CudaReservation::~CudaReservation() {
-  if (CudaCurrentIfAlive current(*context_); current) {
-    // holds: R4 tests/device/test_cuda_pinned.py::test_dropped_reservation_waits_for_kernels_and_copies
-    context_->note(await_work());
-    for (const auto &[offset, mapping] : mappings_) {
-      context_->api().cuMemUnmap(address_ + offset, mapping.size);
-      context_->api().cuMemRelease(mapping.handle);
+  auto give_back = [context = context_.get(), address = address_, reserved = reserved_, mapped = mapped_bytes(),
+                    mappings = std::move(mappings_)] {
+    if (context->alive()) {
+      for (const auto &[offset, mapping] : mappings) {
+        context->api().cuMemUnmap(address + offset, mapping.size);
+        context->api().cuMemRelease(mapping.handle);
+      }
+      context->api().cuMemAddressFree(address, reserved);
     }
-    context_->api().cuMemAddressFree(address_, reserved_);
+    context->counters.bytes_mapped -= mapped;
+    --context->counters.reservations_live;
+  };
+  if (CudaCurrentIfAlive current(*context_); current) {
+    CudaRelaxed relaxed(*context_);  // a stream of this thread may be capturing
+    CUresult waited = CUDA_SUCCESS;
+    // holds: R4 tests/device/test_cuda_pinned.py::test_dropped_reservation_waits_for_kernels_and_copies
+    waited = context_->await_work();
+    if (waited == CUDA_SUCCESS) {
+      give_back();
+      return;
+    }
   }
-  context_->counters.bytes_mapped -= mapped_bytes();
-  --context_->counters.reservations_live;
+  if (context_->alive())
+    context_->leave(std::move(give_back));  // nothing is taken from under work that may still run
+  else
+    give_back();
 }
 
 uint64_t CudaReservation::mapped_bytes() const {
@@ -99,26 +114,39 @@ void CudaReservation::map(uint64_t offset, uint64_t size, Backing backing) {
   if (backing.exportable) prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle handle = 0;
   context_->check(api.cuMemCreate(&handle, size, &prop, 0), "cuMemCreate", doing);
+  auto keep = [&] {
+    mappings_[offset] = {size, handle, true};
+    context_->counters.bytes_mapped += size;
+  };
+  bool mapped = false, filling = false;
   try {
     context_->check(api.cuMemMap(address_ + offset, size, 0, handle, 0), "cuMemMap", doing);
-    try {
-      set_access(offset, size, true, doing);
-      if (backing.zeroed) {
-        // What refuses to wait does so before there is a fill that might still run when the memory is taken back.
-        context_->settle(doing);  // holds: R4 tests/device/test_cuda_driver.py::test_memory_that_cannot_be_zeroed_is_not_taken_back_while_it_is_zeroed
-        context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
-        context_->settle(doing);
-      }
-    } catch (const Error &) {
-      api.cuMemUnmap(address_ + offset, size);
-      throw;
+    mapped = true;
+    set_access(offset, size, true, doing);
+    if (backing.zeroed) {
+      // What refuses to wait does so before there is a fill that might still run when the memory is taken back.
+      context_->settle(doing);  // holds: R4 tests/device/test_cuda_driver.py::test_memory_that_cannot_be_zeroed_is_not_taken_back_while_it_is_zeroed
+      context_->check(api.cuMemsetD8(address_ + offset, 0, size), "cuMemsetD8", doing);
+      filling = true;
+      context_->settle(doing);
     }
   } catch (const Error &) {
+    if (filling && !filled()) {  // it goes when it is unmapped, or with the reservation
+      keep();
+      throw;
+    }
+    if (mapped) api.cuMemUnmap(address_ + offset, size);
     api.cuMemRelease(handle);
     throw;
   }
-  mappings_[offset] = {size, handle, true};
-  context_->counters.bytes_mapped += size;
+  keep();
+}
+
+bool CudaReservation::filled() const {
+  CudaRelaxed relaxed(*context_);
+  const CUresult waited = context_->api().cuStreamSynchronize(nullptr);
+  context_->note(waited);
+  return waited == CUDA_SUCCESS || !context_->alive();
 }
 
 std::pair<CudaReservation::Mappings::iterator, CudaReservation::Mappings::iterator> CudaReservation::whole(
@@ -133,18 +161,13 @@ std::pair<CudaReservation::Mappings::iterator, CudaReservation::Mappings::iterat
   return {first, last};
 }
 
-// The driver does not say that unmapping waits for work that uses the memory.
-CUresult CudaReservation::await_work() const {
-  CudaRelaxed relaxed(*context_);
-  return context_->api().cuCtxSynchronize();
-}
-
 void CudaReservation::unmap(uint64_t offset, uint64_t size) {
   const char *doing = "unmapping device memory";
   check_range(offset, size, doing);
   CudaCurrent current(*context_, doing);
+  CudaRelaxed relaxed(*context_);
   // holds: R4 tests/device/test_cuda_pinned.py::test_unmapping_waits_for_kernels_and_copies
-  context_->check(await_work(), "cuCtxSynchronize", doing);
+  context_->check(context_->await_work(), "cuCtxSynchronize", doing);
   std::lock_guard lock(mutex_);
   auto [at, last] = whole(offset, size, doing);
   while (at != last) {
@@ -223,7 +246,8 @@ void CudaReservation::copy_async(uint64_t offset, const PinnedMemory &host, uint
   auto done = std::make_shared<CudaEvent>(context_);
   copy();
   if (const CUresult result = context_->api().cuEventRecord(done->handle(), on.handle()); result != CUDA_SUCCESS) {
-    context_->api().cuStreamSynchronize(on.handle());  // nothing else would tell when the copy is done
+    // Nothing else would tell when the copy is done.
+    if (context_->api().cuStreamSynchronize(on.handle()) != CUDA_SUCCESS) host.copies().add_unmarked();
     context_->check(result, "cuEventRecord", doing);
   }
   host.copies().add(done);

@@ -15,13 +15,16 @@ class CudaReservation final : public Reservation {
  public:
   // The driver takes the address as a hint: any other answer is given back and refused (AddressTakenError).
   CudaReservation(std::shared_ptr<CudaContext> context, uint64_t address, uint64_t span);
-  ~CudaReservation() override;  // waits for all work of the context, as unmap() does
+  // Waits for all work of the context, as unmap() does: the driver does not say that unmapping does. Where it refuses
+  // to wait (as while any stream of the context captures), memory and addresses are left to the context.
+  ~CudaReservation() override;
   uint64_t address() const override { return address_; }
   uint64_t span() const override { return span_; }
   uint64_t mapped_bytes() const override;
   void map(uint64_t offset, uint64_t size) override { map(offset, size, Backing{}); }
   void map(uint64_t offset, uint64_t size, Backing backing);
-  // The range must be made of whole earlier map() calls: the driver unmaps an allocation whole.
+  // The range must be made of whole earlier map() calls: the driver unmaps an allocation whole. It stays mapped where
+  // the driver refuses to wait for work that may use it.
   void unmap(uint64_t offset, uint64_t size) override;
   // Likewise.
   void protect(uint64_t offset, uint64_t size, bool writable) override;
@@ -44,7 +47,7 @@ class CudaReservation final : public Reservation {
   };
   using Mappings = std::map<uint64_t, Mapping>;  // by offset; they do not overlap
   void check_range(uint64_t offset, uint64_t size, const char *doing) const;
-  CUresult await_work() const;
+  bool filled() const;          // no fill that was submitted may still run
   template <class Copy>
   void copy_async(uint64_t offset, const PinnedMemory &host, uint64_t at, uint64_t size, Stream &stream,
                   const char *doing, Copy copy);

@@ -10,7 +10,10 @@ class CudaOwned {
   explicit CudaOwned(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {}
   ~CudaOwned() {
     if (!handle_ || borrowed_) return;
-    if (CudaCurrentIfAlive current(*context_); current) (context_->api().*Destroy)(handle_);
+    if (CudaCurrentIfAlive current(*context_); current) {
+      CudaRelaxed relaxed(*context_);  // a stream of this thread may be capturing
+      (context_->api().*Destroy)(handle_);
+    }
   }
   CudaOwned(const CudaOwned &) = delete;
   Handle *out() { return &handle_; }

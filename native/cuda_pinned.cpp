@@ -15,15 +15,27 @@ void CopiesUnderWay::add(std::shared_ptr<CudaEvent> done) {
   events_.push_back(std::move(done));
 }
 
-void CopiesUnderWay::drain(const CudaContext &context) noexcept {
+void CopiesUnderWay::add_unmarked() {
+  std::lock_guard lock(mutex_);
+  unmarked_ = true;
+}
+
+bool CopiesUnderWay::drain(const CudaContext &context) noexcept {
   std::deque<std::shared_ptr<CudaEvent>> events;
+  bool unmarked = false;
   {
     std::lock_guard lock(mutex_);
     events.swap(events_);
+    std::swap(unmarked, unmarked_);
   }
-  if (events.empty()) return;
-  CudaRelaxed relaxed(context);  // memory may go while another stream of this thread captures
-  for (const auto &event : events) context.note(context.api().cuEventSynchronize(event->handle()));
+  bool waited = true;
+  auto wait = [&](CUresult result) {
+    context.note(result);
+    waited &= result == CUDA_SUCCESS;
+  };
+  for (const auto &event : events) wait(context.api().cuEventSynchronize(event->handle()));
+  if (unmarked) wait(context.api().cuCtxSynchronize());
+  return waited || !context.alive();
 }
 
 PinnedMemory::PinnedMemory(std::shared_ptr<CudaContext> context, uint64_t size)
@@ -41,9 +53,11 @@ PinnedMemory::PinnedMemory(std::shared_ptr<CudaContext> context, uint64_t size)
 
 PinnedMemory::~PinnedMemory() {
   if (CudaCurrentIfAlive current(*context_); current) {
+    CudaRelaxed relaxed(*context_);  // memory may go while another stream of this thread captures
+    bool drained = true;
     // holds: R4 tests/device/test_cuda_pinned.py::test_dropped_pinned_memory_waits_for_its_copy
-    copies_.drain(*context_);
-    CudaRelaxed relaxed(*context_);
+    drained = copies_.drain(*context_);
+    if (!drained) return;
     context_->api().cuMemFreeHost(data_);
   }
   --context_->counters.pinned_live;

@@ -14,18 +14,21 @@ class CopiesUnderWay {
  public:
   void forget_done();
   void add(std::shared_ptr<CudaEvent> done);  // recorded already: one that is not counts as done
-  // Waits for all of them. The context must be current. It never throws: after a fault nothing is under way.
-  void drain(const CudaContext &context) noexcept;
+  void add_unmarked();                        // one without an event, for which nobody could wait
+  // Waits for all of them. The context must be current. It never throws: after a fault nothing is under way. False where
+  // the driver refused to wait: a copy may still be under way.
+  bool drain(const CudaContext &context) noexcept;
 
  private:
   std::mutex mutex_;
+  bool unmarked_ = false;
   std::deque<std::shared_ptr<CudaEvent>> events_;
 };
 
 class PinnedMemory {  // page-locked, known to every context of the process
  public:
   PinnedMemory(std::shared_ptr<CudaContext> context, uint64_t size);
-  ~PinnedMemory();
+  ~PinnedMemory();  // waits for its copies; stays for the rest of the process where the driver refuses to wait
   PinnedMemory(const PinnedMemory &) = delete;
   PinnedMemory &operator=(const PinnedMemory &) = delete;
 

@@ -53,8 +53,10 @@ CudaStream::CudaStream(std::shared_ptr<CudaDevice> device, CUstream borrowed)
     : device_(std::move(device)), context_(device_->context()), stream_(borrowed), borrowed_(true) {}
 
 CudaStream::~CudaStream() {
-  for (cuuint64_t capture : held_) context_->take_captured(capture);
+  std::vector<CudaContext::Functions> functions;  // which go after the nodes that use them
+  for (cuuint64_t capture : joined_) functions.push_back(context_->leave_captured(capture));
   if (borrowed_) return;
+  functions.push_back(context_->take_captured(begun_));
   if (CudaCurrentIfAlive current(*context_); current) context_->api().cuStreamDestroy(stream_);
   --context_->counters.streams_live;
 }
@@ -66,9 +68,10 @@ void CudaStream::submit(Node node) {
   const cuuint64_t capture = capture_id();
   switch (node.kind) {
     case NodeKind::kernel:
+      if (capture) join(capture);
       launch(node.kernel);
       // holds: R4 tests/device/test_cuda_graph.py::test_stream_holds_the_modules_of_its_capture
-      if (capture) hold(capture, std::move(node.kernel.function));
+      if (capture) context_->hold_captured(capture, std::move(node.kernel.function));
       break;
     case NodeKind::memset:
       if (node.memset.element != 1 || node.memset.height != 1)
@@ -88,10 +91,9 @@ void CudaStream::submit(Node node) {
   if (!capture) ++context_->counters.nodes_run;
 }
 
-void CudaStream::hold(cuuint64_t capture, std::shared_ptr<Function> function) {
-  context_->hold_captured(capture, std::move(function));
+void CudaStream::join(cuuint64_t capture) {
   std::lock_guard lock(mutex_);
-  if (borrowed_) held_.insert(capture);
+  if (joined_.insert(capture).second) context_->join_captured(capture);
 }
 
 void CudaStream::launch(const KernelNode &kernel) {
@@ -137,29 +139,52 @@ void CudaStream::begin_capture() {
   CudaCurrent current(*context_, "beginning a stream capture");
   context_->check(context_->api().cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
                   "cuStreamBeginCapture", "beginning a stream capture");
+  try {
+    begun_ = capture_id();
+    join(begun_);
+  } catch (const Error &) {
+    CUgraph graph = nullptr;
+    if (context_->api().cuStreamEndCapture(stream_, &graph) == CUDA_SUCCESS) context_->api().cuGraphDestroy(graph);
+    throw;
+  }
 }
 
 std::shared_ptr<Template> CudaStream::end_capture() {
   CudaCurrent current(*context_, "ending a stream capture");
-  const cuuint64_t capture = capture_id();
+  const cuuint64_t capture = begun_ ? begun_.load() : capture_id();
   CUgraph graph = nullptr;
   const CUresult result = context_->api().cuStreamEndCapture(stream_, &graph);
-  auto functions = context_->take_captured(capture);  // also when the capture failed
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (result != CUDA_SUCCESS &&
+      context_->api().cuStreamGetCaptureInfo(stream_, &status, nullptr, nullptr, nullptr, nullptr, nullptr) !=
+          CUDA_SUCCESS)
+    status = CU_STREAM_CAPTURE_STATUS_ACTIVE;  // nobody knows: what it may use is kept
+  CudaContext::Functions functions;
+  if (status == CU_STREAM_CAPTURE_STATUS_NONE) {  // it is over, well or badly
+    functions = context_->take_captured(capture);
+    begun_ = 0;
+    std::lock_guard lock(mutex_);
+    joined_.erase(capture);
+  }
   context_->check(result, "cuStreamEndCapture", "ending a stream capture");
   return std::make_shared<CudaTemplate>(device_, graph, std::move(functions));
 }
 
 bool CudaStream::capturing() const {
   CudaCurrent current(*context_, "asking whether a stream captures");
-  return capture_id() != 0;
+  return capture_status() != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 cuuint64_t CudaStream::capture_id() const {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
-  context_->check(context_->api().cuStreamGetCaptureInfo(stream_, &status, &id, nullptr, nullptr, nullptr, nullptr),
+  return capture_status(&id) == CU_STREAM_CAPTURE_STATUS_ACTIVE ? id : 0;
+}
+
+CUstreamCaptureStatus CudaStream::capture_status(cuuint64_t *id) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  context_->check(context_->api().cuStreamGetCaptureInfo(stream_, &status, id, nullptr, nullptr, nullptr, nullptr),
                   "cuStreamGetCaptureInfo", "asking whether a stream captures");
-  return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : id;
+  return status;
 }
 
 std::pair<CUgraph, size_t> capture_info(const CudaContext &context, CUstream stream) {

@@ -27,7 +27,7 @@ class CudaStream final : public Stream {
   // A stream that somebody else owns: it is never destroyed here. Functions launched into a capture of it are held
   // until the capture is ended here or this object goes: keep it until the captured graph has been borrowed.
   CudaStream(std::shared_ptr<CudaDevice> device, CUstream borrowed);
-  // Work still running goes on; the driver frees the stream after it.
+  // Work still running goes on; the driver frees the stream after it. A capture that it began ends with it.
   ~CudaStream() override;
   void submit(Node node) override;
   void record(const std::shared_ptr<Event> &event) override;
@@ -43,17 +43,19 @@ class CudaStream final : public Stream {
   const std::shared_ptr<CudaContext> &context() const { return context_; }
 
  private:
-  // The number of the capture that this stream takes part in, or 0.
+  // The number of the active capture that this stream takes part in, or 0: one that was invalidated has none.
   cuuint64_t capture_id() const;
+  CUstreamCaptureStatus capture_status(cuuint64_t *id = nullptr) const;
   void launch(const KernelNode &kernel);
-  void hold(cuuint64_t capture, std::shared_ptr<Function> function);
+  void join(cuuint64_t capture);
 
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<CudaContext> context_;
   CUstream stream_ = nullptr;
   const bool borrowed_ = false;
   std::mutex mutex_;
-  std::set<cuuint64_t> held_;  // captures of a borrowed stream whose functions the context holds
+  std::set<cuuint64_t> joined_;  // captures that began here or into which functions were launched: the context holds those
+  std::atomic<cuuint64_t> begun_{0};  // the capture that began here; its number is not told after it failed
 };
 
 // A stream's capture: the graph that it makes, or null if it does not capture, and how many nodes that has so far.

@@ -34,7 +34,7 @@ class FakeCuda:
         self._c.fake_reset()
 
     def fail(self, call: str, code: str, nth: int = 1) -> None:
-        """The n-th call from now returns the code; 0: every call."""
+        """The n-th call from now returns the code; 0: every call; -n: from the n-th on, every one."""
         self._c.fake_fail(call.encode(), nth, CODES[code])
 
     def fail_with_number(self, call: str, code: int) -> None:

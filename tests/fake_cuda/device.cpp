@@ -114,10 +114,18 @@ CUDA_ENTRY cuCtxPopCurrent(CUcontext *out) {
   return CUDA_SUCCESS;
 }
 
+// Refused while any stream of the context captures, whoever asks and in whatever mode: "it is also invalid to query the
+// execution status of or synchronize a broader handle which encompasses an active stream capture" (CUDA programming
+// guide). A GPU was asked only in the thread that captures.
 CUDA_ENTRY cuCtxSynchronize() {
   FAKE_CONTEXT_CALL(cuCtxSynchronize);
-  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
-  return wait_until(context, context->ready);
+  bool capturing = false;
+  for (const auto &[number, stream] : s.streams) {
+    const auto capture = s.captures.find(stream.capture);
+    if (stream.context != context || capture == s.captures.end()) continue;
+    capturing = capture->second.invalid = true;
+  }
+  return capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : wait_until(context, context->ready);
 }
 
 }  // namespace fake

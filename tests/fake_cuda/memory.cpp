@@ -148,9 +148,13 @@ CUDA_ENTRY cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDes
 }
 
 // Work of the default stream: done at once, or a copy's time later, whoever waits for it.
-static void legacy(Context *context, std::function<void()> effect) {
+static void legacy(Context *context, CUdeviceptr to, size_t size, std::function<void()> effect) {
   if (state().copy_time.count() == 0) return effect();
-  context->legacy = enqueue(context, context->legacy, state().copy_time, [effect = std::move(effect)] {
+  context->legacy = enqueue(context, context->legacy, state().copy_time, [=, effect = std::move(effect)] {
+    if (accessible(to, size, true) != CUDA_SUCCESS) {
+      misuse("a fill or a copy whose memory was unmapped under it");
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     effect();
     return CUDA_SUCCESS;
   });
@@ -162,7 +166,7 @@ CUDA_ENTRY cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size) {
   if (accessible(to, size, true) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
   // From pageable memory the call returns when the bytes are on their way: the default stream has them later.
   const auto *begin = static_cast<const uint8_t *>(from);
-  legacy(context, [to, bytes = std::vector<uint8_t>(begin, begin + size)] {
+  legacy(context, to, size, [to, bytes = std::vector<uint8_t>(begin, begin + size)] {
     std::memcpy(reinterpret_cast<void *>(to), bytes.data(), bytes.size());
   });
   return CUDA_SUCCESS;
@@ -180,7 +184,7 @@ CUDA_ENTRY cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
 CUDA_ENTRY cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t size) {
   FAKE_CONTEXT_CALL(cuMemsetD8);
   if (accessible(to, size, true) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
-  legacy(context, [to, value, size] {
+  legacy(context, to, size, [to, value, size] {
     if (value == 0 && size >= kGranularity && size % 4096 == 0)
       madvise(reinterpret_cast<void *>(to), size, MADV_DONTNEED);  // zero pages, however large
     else

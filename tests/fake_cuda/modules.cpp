@@ -204,7 +204,11 @@ CUDA_ENTRY cuModuleGetFunction(CUfunction *out, CUmodule handle_, const char *na
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   const auto at = module->functions.find(name);
   if (at == module->functions.end()) return CUDA_ERROR_NOT_FOUND;
-  *out = handle<CUfunction>(at->second);
+  const uintptr_t number = at->second;
+  // Driver 580.159 on an H200 loads it now, and waits for what runs.
+  if (!s.functions[number].loaded)
+    if (CUresult failed = wait_until(context, context->ready); failed != CUDA_SUCCESS) return failed;
+  *out = handle<CUfunction>(number);
   return CUDA_SUCCESS;
 }
 

@@ -32,6 +32,7 @@ Call::Call(const char *name) : lock_(state().mutex) {
   if (!s.initialised && std::string(name) != "cuInit") refused = CUDA_ERROR_NOT_INITIALIZED;
   const auto fault = s.faults.find(name);
   if (fault == s.faults.end()) return;
+  if (fault->second.nth < 0 && ++fault->second.nth < 0) return;
   const bool every = fault->second.nth == 0;
   if (!every && --fault->second.nth > 0) return;
   refused = fault->second.code;

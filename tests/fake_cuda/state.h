@@ -153,7 +153,7 @@ struct Waiting {  // a kernel that waits until a word is not zero: `done` is a l
   uint64_t word;
 };
 struct Fault {
-  int nth;  // 0: every call
+  int nth;  // 0: every call; less: every one from the -nth-th on
   CUresult code;
 };
 

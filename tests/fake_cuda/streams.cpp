@@ -136,6 +136,7 @@ CUDA_ENTRY cuEventSynchronize(CUevent handle) {
   Event *event = find(s.events, handle, "event");
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (event->capture) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
   return wait_until(event->context, event->done);
 }
 
@@ -144,6 +145,7 @@ CUDA_ENTRY cuEventQuery(CUevent handle) {
   Event *event = find(s.events, handle, "event");
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
   return event->done <= Clock::now() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -255,6 +257,7 @@ CUDA_ENTRY cuStreamGetCaptureInfo_v3(CUstream handle_, CUstreamCaptureStatus *st
   const auto capture = s.captures.find(stream->capture);
   if (capture == s.captures.end()) return CUDA_SUCCESS;
   *status = capture->second.invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  if (capture->second.invalid) return CUDA_SUCCESS;  // the rest is valid of an active capture only
   if (id) *id = capture->second.id;
   if (graph) *graph = handle<CUgraph>(capture->second.graph);
   return CUDA_SUCCESS;
