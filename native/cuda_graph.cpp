@@ -237,6 +237,7 @@ void CudaExecutable::launch(Stream &stream) {
   idle_.push_back(event);
   const CUresult waited = context_->api().cuStreamSynchronize(ours.handle());
   context_->note(waited);
+  // holds: R4 tests/device/test_cuda_captures.py::test_launch_that_nothing_marks_stays_in_flight_until_it_is_waited_for
   if (waited != CUDA_SUCCESS) running_.push_back({launched_, nullptr});
   context_->check(recorded, "cuEventRecord", "launching a graph");
 }

@@ -78,10 +78,13 @@ CudaReservation::~CudaReservation() {
       return;
     }
   }
-  if (context_->alive())
-    context_->leave(std::move(give_back));  // nothing is taken from under work that may still run
-  else
+  if (!context_->alive()) {
     give_back();
+    return;
+  }
+  // Nothing is taken from under work that may still run.
+  // holds: R4 tests/device/test_cuda_captures.py::test_memory_dropped_while_another_thread_captures_goes_after_its_work
+  context_->leave(std::move(give_back));
 }
 
 uint64_t CudaReservation::mapped_bytes() const {

@@ -57,6 +57,7 @@ PinnedMemory::~PinnedMemory() {
     bool drained = true;
     // holds: R4 tests/device/test_cuda_pinned.py::test_dropped_pinned_memory_waits_for_its_copy
     drained = copies_.drain(*context_);
+    // holds: R4 tests/device/test_cuda_captures.py::test_pinned_memory_whose_copy_cannot_be_waited_for_is_kept
     if (!drained) return;
     context_->api().cuMemFreeHost(data_);
   }

@@ -141,6 +141,7 @@ void CudaStream::begin_capture() {
                   "cuStreamBeginCapture", "beginning a stream capture");
   try {
     begun_ = capture_id();
+    // holds: R4 tests/device/test_cuda_captures.py::test_functions_launched_on_a_joined_stream_stay_when_it_goes
     join(begun_);
   } catch (const Error &) {
     CUgraph graph = nullptr;
