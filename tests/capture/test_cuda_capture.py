@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from heliograph.capture import capture
 from heliograph.capture.again import Again, second_capture
 from heliograph.capture.classify import NodeCensus
-from heliograph.capture.cuda.graphs import CapturedGraph, attributed, literal_nodes, stored_nodes
+from heliograph.capture.cuda.graphs import CudaGraph, attributed, literal_nodes, stored_nodes
 from heliograph.capture.cuda.kernels import CudaKernels
 from heliograph.capture.cuda.ops import OpCounter, OpSpan
 from heliograph.capture.cuda.pools import Live
@@ -115,7 +115,7 @@ def test_launches_of_a_custom_op_are_its_own_and_those_of_the_model_are_between_
 
 def test_a_node_belongs_to_the_span_that_holds_it() -> None:
     spans = (OpSpan(0, 2, "a", "a line", ()), OpSpan(3, 4, "b", "b line", ()))
-    captured = CapturedGraph(None, None, spans, (None,) * 4, (0, 1, 2, 3))  # type: ignore[arg-type]
+    captured = CudaGraph(None, None, spans, (None,) * 4, (0, 1, 2, 3))  # type: ignore[arg-type]
     assert [captured.origin(node) for node in range(4)] == ["a line", "a line", "-", "b line"]
     nodes = [EmptyNode(captured.origin(node)) for node in range(4)]
     assert attributed([nodes, nodes[:1]]) == "lines: 4 of 5 nodes have theirs"
@@ -199,7 +199,7 @@ class FakeNode:
 
 def test_left_over_bytes_become_zeros_and_are_explored_as_captured() -> None:
     nodes = (FakeNode(bytes(range(1, 17))), FakeNode(bytes(range(16))))
-    captured = CapturedGraph(None, None, (), nodes, (0, 1))  # type: ignore[arg-type]
+    captured = CudaGraph(None, None, (), nodes, (0, 1))  # type: ignore[arg-type]
     kernels = numbered(b"one")
     stored = stored_nodes(captured, (NodeCensus(zeroed=((4, 3),)), NodeCensus()), kernels)
     assert isinstance(stored[0], KernelNode)

@@ -17,7 +17,7 @@ from submitting import LINES, SUBMITTING, Submitting
 from fake_cuda.control import FakeCuda
 from fake_cuda.foreign import UNIFIED, Foreign
 from heliograph._native import CudaDevice
-from heliograph.capture.cuda.graphs import CapturedGraph, recorded_nodes
+from heliograph.capture.cuda.graphs import CudaGraph, recorded_nodes
 from heliograph.capture.cuda.ops import OpSpan
 from heliograph.capture.cuda.record import CudaCapture
 from heliograph.capture.spec import EntrySpec
@@ -78,7 +78,7 @@ class Capturing:
     def _first(self) -> None:
         self.first = self.launch()
 
-    def run(self, second: Callable[[Capturing], object]) -> CapturedGraph:
+    def run(self, second: Callable[[Capturing], object]) -> CudaGraph:
         SUBMITTING[:] = [self._first, lambda: second(self)]
         model, x = Submitting(), torch.ones(4)
         places = SimpleNamespace(graph=lambda entry, bucket: None)
@@ -96,7 +96,7 @@ class Capturing:
         with torch.no_grad():
             capture._capture(ENTRY, ENTRY.buckets[0], "template", 0)
         (captured,) = capture.graphs
-        assert isinstance(captured, CapturedGraph)
+        assert isinstance(captured, CudaGraph)
         return captured
 
 
@@ -193,7 +193,7 @@ def test_kernel_without_a_known_image_is_refused_with_graph_node_and_line() -> N
     node: Any = SimpleNamespace(kind=0, function=object(), shared_bytes=0)
     graph: Any = SimpleNamespace(name="step/1")
     kernels: Any = SimpleNamespace(number=number, name=None)
-    captured = CapturedGraph(None, graph, (OpSpan(0, 1, "a", "a.0 line", ()),), (node,), (0,))  # type: ignore[arg-type]
+    captured = CudaGraph(None, graph, (OpSpan(0, 1, "a", "a.0 line", ()),), (node,), (0,))  # type: ignore[arg-type]
     with pytest.raises(CaptureError) as refused:
         recorded_nodes(captured, kernels)
     assert refused.value.found == "node 0 (a.0 line): none behind its handle"

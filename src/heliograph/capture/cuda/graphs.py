@@ -29,7 +29,7 @@ from heliograph.errors import CaptureError
 
 
 @dataclass(frozen=True, slots=True)
-class CapturedGraph:
+class CudaGraph:
     """What was captured of a bucket, and the ops that ran meanwhile."""
 
     placed: PlacedGraph
@@ -52,7 +52,7 @@ def attributed(graphs: Sequence[Sequence[Node]]) -> str:
     return f"lines: {sum(known)} of {len(known)} nodes have theirs"
 
 
-def name_scratch(captured: CapturedGraph, buffers: BufferTable, pool: FrameworkPool) -> None:
+def name_scratch(captured: CudaGraph, buffers: BufferTable, pool: FrameworkPool) -> None:
     """A buffer in ``scratch`` for every tensor that an op made there, under the op's stable name."""
     for span in captured.spans:
         for number, made in enumerate(span.made):
@@ -62,12 +62,12 @@ def name_scratch(captured: CapturedGraph, buffers: BufferTable, pool: FrameworkP
                 buffers.put(name, "scratch", offset, made.size, made.dtype, made.shape)
 
 
-def recorded_nodes(captured: CapturedGraph, kernels: CudaKernels) -> tuple[RecordedNode, ...]:
+def recorded_nodes(captured: CudaGraph, kernels: CudaKernels) -> tuple[RecordedNode, ...]:
     """The nodes as the census compares them: functions by what they are, parameters as bytes."""
     return tuple(_recorded(captured, number, kernels) for number in range(len(captured.nodes)))
 
 
-def _recorded(captured: CapturedGraph, number: int, kernels: CudaKernels) -> RecordedNode:
+def _recorded(captured: CudaGraph, number: int, kernels: CudaKernels) -> RecordedNode:
     node, span = captured.nodes[number], captured.span(number)
     origin, path = captured.origin(number), span.path if span is not None else ""
     if node.kind == KIND_KERNEL and node.function is not None:
@@ -97,7 +97,7 @@ def _recorded(captured: CapturedGraph, number: int, kernels: CudaKernels) -> Rec
     return RecordedNode(kind=KIND_EMPTY, origin=origin, path=path)
 
 
-def literal_nodes(nodes: tuple[Node, ...], captured: CapturedGraph) -> tuple[Node, ...] | None:
+def literal_nodes(nodes: tuple[Node, ...], captured: CudaGraph) -> tuple[Node, ...] | None:
     """The nodes with left-over bytes as they were captured; None where there are none."""
     if all(
         not isinstance(node, KernelNode) or node.params == was.params
@@ -110,7 +110,7 @@ def literal_nodes(nodes: tuple[Node, ...], captured: CapturedGraph) -> tuple[Nod
     )
 
 
-def stored_nodes(captured: CapturedGraph, census: tuple[NodeCensus, ...], kernels: CudaKernels) -> tuple[Node, ...]:
+def stored_nodes(captured: CudaGraph, census: tuple[NodeCensus, ...], kernels: CudaKernels) -> tuple[Node, ...]:
     """The nodes as a core stores them: left-over bytes are zero, pointers are also references."""
     return tuple(
         _stored(node, captured.origin(number), census[number], kernels) for number, node in enumerate(captured.nodes)

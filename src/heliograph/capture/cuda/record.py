@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from heliograph.capture.arena import Arena, RegionPool
 from heliograph.capture.census import Census, exact_census, range_census
 from heliograph.capture.classify import NodeCensus
-from heliograph.capture.cuda.graphs import CapturedGraph, literal_nodes, name_scratch, recorded_nodes, stored_nodes
+from heliograph.capture.cuda.graphs import CudaGraph, literal_nodes, name_scratch, recorded_nodes, stored_nodes
 from heliograph.capture.cuda.kernels import CudaKernels
 from heliograph.capture.cuda.ops import OpCounter, lines_told
 from heliograph.capture.cuda.pools import FrameworkPool, Live, check_unmoved
@@ -87,7 +87,7 @@ class CudaCapture:
     def __init__(self, model: nn.Module, spec: CaptureSpec, session: CudaSession, tell: Tell) -> None:
         self.model, self.spec, self.session, self.tell = model, spec, session, tell
         self.buckets = [(entry, bucket) for entry in spec.entries for bucket in entry.buckets]
-        self.graphs: list[CapturedGraph] = []
+        self.graphs: list[CudaGraph] = []
         self.kernels = CudaKernels(session.images, session.device)
         self.kept: dict[str, Kept] = {}
         self.lasting: dict[str, tuple[Live, ...]] = {}  # PyTorch's memory that outlives a run, by role
@@ -171,7 +171,7 @@ class CudaCapture:
         except BaseException:
             graph.reset()
             raise
-        captured = CapturedGraph(self.walk.places.graph(entry, bucket), graph, tuple(counter.spans), nodes, top)
+        captured = CudaGraph(self.walk.places.graph(entry, bucket), graph, tuple(counter.spans), nodes, top)
         name_scratch(captured, self.walk.buffers, self.scratch)
         self.graphs.append(captured)
 
@@ -262,7 +262,7 @@ class CudaCapture:
             closing=self.close,
         )
 
-    def _recorded(self, captured: CapturedGraph, census: tuple[NodeCensus, ...]) -> RecordedGraph:
+    def _recorded(self, captured: CudaGraph, census: tuple[NodeCensus, ...]) -> RecordedGraph:
         nodes = stored_nodes(captured, census, self.kernels)
         return RecordedGraph(captured.placed, nodes, captured.graph, literal_nodes(nodes, captured))
 
