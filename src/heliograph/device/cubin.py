@@ -12,7 +12,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMTAB, _OBJECT = 2, 1
 _DEVICE = ".nv.global"  # sections of __device__ variables: kernels may have written to them
-_SECTIONS = (_DEVICE, ".nv.constant3")  # and __constant__ ones: as in the image unless the host wrote to one by name
+_VARIABLES = (_DEVICE, ".nv.constant3")  # and __constant__ ones: as in the image unless the host wrote to one by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def variables(image: bytes) -> Variables:
         wanted = {
             number: _text(names, section[0])
             for number, section in enumerate(sections)
-            if _text(names, section[0]).startswith(_SECTIONS)
+            if _text(names, section[0]).startswith(_VARIABLES)
         }
         found = tuple(sorted(_variables(image, sections, wanted), key=lambda each: (each.section, each.offset)))
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
