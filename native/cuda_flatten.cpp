@@ -17,8 +17,11 @@ constexpr const char *kDoing = "flattening a graph";
 
 bool by_target(const Edge &a, const Edge &b) { return std::pair(a.to, a.from) < std::pair(b.to, b.from); }
 
-[[noreturn]] void refuse(const std::string &found, const std::string &required, const std::string &hint) {
-  throw Error("CaptureError", kDoing, found, required, hint);
+[[noreturn]] void refuse(const std::vector<uint32_t> &nodes, const std::string &found, const std::string &required,
+                         const std::string &hint) {
+  Error error("CaptureError", kDoing, found, required, hint);
+  tell_nodes(error, nodes);
+  throw error;
 }
 
 class Flattener {
@@ -56,7 +59,7 @@ class Flattener {
     for (const Edge &edge : read_edges(context_, graph, nodes)) {
       const Ends &from = became[edge.from], &to = became[edge.to];
       if ((from.graph || to.graph) && edge.data != decltype(edge.data){})
-        refuse(numbered({edge.from, edge.to}) + "edge data on an edge to or from a graph inside the graph",
+        refuse({edge.from, edge.to}, "edge data on an edge to or from a graph inside the graph",
                "an ordinary edge there", "leave programmatic launches to kernels of one capture");
       for (uint32_t a : from.leaves)
         for (uint32_t b : to.roots) out_.edges.push_back({a, b, edge.data});
@@ -120,8 +123,9 @@ class Flattener {
       if (uses.records.size() != 1 || uses.waits.empty()) {
         std::set<uint32_t> tops;
         add_tops(uses, tops);
-        refuse(text(numbered({tops.begin(), tops.end()}), "an event with ", uses.records.size(),
-                    " EVENT_RECORD (7) and ", uses.waits.size(), " WAIT_EVENT (6) nodes in the graph"),
+        refuse({tops.begin(), tops.end()},
+               text("an event with ", uses.records.size(), " EVENT_RECORD (7) and ", uses.waits.size(),
+                    " WAIT_EVENT (6) nodes in the graph"),
                "one node that records it, and at least one that waits for it",
                "keep both ends of an event inside the capture, and use another event for each record");
       }
@@ -154,8 +158,8 @@ class Flattener {
       std::set<uint32_t> tops;
       for (const auto &[event, uses] : events_)
         if (waits[uses.records.front()]) add_tops(uses, tops);
-      refuse(numbered({tops.begin(), tops.end()}) + "an event that is waited for before it is recorded",
-             "a graph without cycles", "record an event before the work that waits for it");
+      refuse({tops.begin(), tops.end()}, "an event that is waited for before it is recorded", "a graph without cycles",
+             "record an event before the work that waits for it");
     }
     out_.nodes = std::move(ordered);
     for (Edge &edge : out_.edges) edge = {place[edge.from], place[edge.to], edge.data};

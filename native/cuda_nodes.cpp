@@ -215,10 +215,11 @@ MemcpyNode read_memcpy(const CudaContext &context, CUgraphNode node) {
 
 }  // namespace
 
-std::string numbered(const std::vector<uint32_t> &nodes) {
-  std::string out;
-  for (uint32_t node : nodes) out += text(out.empty() ? "" : ", ", "node ", node);
-  return out + ": ";
+void tell_nodes(Error &error, const std::vector<uint32_t> &nodes) {
+  std::string numbers;
+  for (uint32_t node : nodes) numbers += text(numbers.empty() ? "" : ", ", "node ", node);
+  error.found = numbers + ": " + error.found;
+  error.nodes = nodes;
 }
 
 CUgraphNode add_node(const CudaContext &context, CUgraph graph, const Node &node) {

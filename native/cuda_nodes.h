@@ -4,18 +4,17 @@
 
 namespace hg {
 
-// "node 3, node 4: "
-std::string numbered(const std::vector<uint32_t> &nodes);
+// The error is about these nodes: what it found begins with their numbers, "node 3, node 4: ".
+void tell_nodes(Error &error, const std::vector<uint32_t> &nodes);
 
-// Does something with nodes of a graph. What a CaptureError found begins with their numbers, as `numbered` writes them;
-// in a graph inside a graph those of the outer one come first. A capture adds the lines of the first
-// (capture/cuda/ops.py).
+// Does something with nodes of a graph. A CaptureError tells them; in a graph inside a graph those of the outer one come
+// first in its text, and are its `nodes`. A capture adds their lines (capture/cuda/ops.py).
 template <class Call>
 auto about_nodes(const std::vector<uint32_t> &nodes, Call &&call) {
   try {
     return call();
   } catch (Error &error) {
-    if (std::string_view(error.type) == "CaptureError") error.found = numbered(nodes) + error.found;
+    if (std::string_view(error.type) == "CaptureError") tell_nodes(error, nodes);
     throw;
   }
 }

@@ -1,8 +1,10 @@
 // Errors that cross into Python: a type name of heliograph.errors and the four things an error tells.
 #pragma once
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace hg {
 
@@ -14,6 +16,7 @@ struct Error : std::runtime_error {
         hint(std::move(hint)) {}
   const char *type;
   std::string doing, found, required, hint;
+  std::vector<uint32_t> nodes;  // of the graph that was being read, which it is about (CaptureError)
 };
 
 }  // namespace hg

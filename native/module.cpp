@@ -1,6 +1,7 @@
 // The extension `heliograph._native`: what it is, how its errors reach Python, and which parts it is made of.
 #include <cuda.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings.h"
 
@@ -9,7 +10,7 @@ namespace nb = nanobind;
 namespace hg {
 namespace {
 
-// Raises the class of heliograph.errors that the error names, with its four texts.
+// Raises the class of heliograph.errors that the error names, with its four texts and the nodes that it is about.
 void translate(const std::exception_ptr &pointer, void *) {
   try {
     std::rethrow_exception(pointer);
@@ -18,6 +19,7 @@ void translate(const std::exception_ptr &pointer, void *) {
       nb::object type = nb::module_::import_("heliograph.errors").attr(error.type);
       nb::object value = type(error.doing, nb::arg("found") = error.found, nb::arg("required") = error.required,
                               nb::arg("hint") = error.hint);
+      if (!error.nodes.empty()) value.attr("nodes") = nb::tuple(nb::cast(error.nodes));
       PyErr_SetObject(type.ptr(), value.ptr());
     } catch (nb::python_error &failed) {
       failed.restore();

@@ -23,8 +23,9 @@ the table with the header, and has a graph for each row.
 
 A refusal begins with the number of the node, for an edge or an event with those of all its nodes, and names the kernel
 where there is one: `node 7: attribute DEVICE_UPDATABLE_KERNEL_NODE (13) on kernel f`. Of a graph inside a graph the
-number of the node that holds it comes first: `node 7: node 0: a node of type HOST (3)`. A capture of a model adds the
-graph's name and each node's op and line: `node 7 (layers.0/attention.0 package/model.py:12)`.
+number of the node that holds it comes first: `node 7: node 0: a node of type HOST (3)`. The error's
+`nodes` has the numbers in the graph itself. A capture of a model adds the graph's name, and behind what was found each
+node's op and line: `…, launched by layers.0/attention.0 package/model.py:12`.
 
 What is kept is compared again after a graph has been rebuilt: `compare_template` reads every field back from the
 driver. A refused attribute is refused where it differs from a plain node's.

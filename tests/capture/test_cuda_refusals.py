@@ -18,10 +18,10 @@ from fake_cuda.control import FakeCuda
 from fake_cuda.foreign import UNIFIED, Foreign
 from heliograph._native import CudaDevice
 from heliograph.capture.cuda.graphs import CudaGraph, recorded_nodes
-from heliograph.capture.cuda.ops import OpSpan
+from heliograph.capture.cuda.ops import OpSpan, lines_told
 from heliograph.capture.cuda.record import CudaCapture
 from heliograph.capture.spec import EntrySpec
-from heliograph.errors import CaptureError
+from heliograph.errors import CaptureError, ForeignMemoryError
 from rigs import MappedPool, Rig
 
 IMAGE = b"fake-image sm_90\nnothing\n"
@@ -29,7 +29,7 @@ HOST, EMPTY, ALLOCATION = 3, 5, 10  # node types
 UPDATABLE = 13  # a node attribute that is not kept
 ENTRY = EntrySpec("step", ({"rows": 1},), {}, lambda model: {})
 ORIGINS = [f"submit.{call} {line}" for call, line in enumerate(LINES)]
-FIRST, SECOND = (f"node {call} ({origin})" for call, origin in enumerate(ORIGINS))
+ELSEWHERE = 0x7000_0000_0000  # memory of somebody else
 
 
 class CapturingGraph:
@@ -137,25 +137,20 @@ def edge(at: Capturing, graph: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("add", "nodes", "inside", "found"),
+    ("add", "inside", "found"),
     [
-        (host, SECOND, "node 0: ", "a node of type HOST (3)"),
-        (allocation, SECOND, "node 0: ", "a node of type MEM_ALLOC (10)"),
-        (pinned, SECOND, "", "a source at {pinned}, pinned memory"),
-        (attribute, SECOND, "", "attribute DEVICE_UPDATABLE_KERNEL_NODE (13) on kernel nothing"),
-        (event, SECOND, "", "an event with 1 EVENT_RECORD (7) and 0 WAIT_EVENT (6) nodes in the graph"),
-        (
-            edge, f"{FIRST}, {SECOND}", "node 0, node 1: ",
-            "an edge of type 2 from port 0 to port 0, from kernel nothing to kernel nothing",
-        ),
+        (host, "node 0: ", "a node of type HOST (3)"),
+        (allocation, "node 0: ", "a node of type MEM_ALLOC (10)"),
+        (pinned, "", "a source at {pinned}, pinned memory"),
+        (attribute, "", "attribute DEVICE_UPDATABLE_KERNEL_NODE (13) on kernel nothing"),
+        (event, "", "an event with 1 EVENT_RECORD (7) and 0 WAIT_EVENT (6) nodes in the graph"),
     ],
-    ids=["host", "allocation", "pinned", "attribute", "event", "edge"],
-)  # fmt: skip
+    ids=["host", "allocation", "pinned", "attribute", "event"],
+)
 @pytest.mark.parametrize("inner", [False, True], ids=["in the graph", "in a graph inside it"])
 def test_what_cannot_be_kept_is_refused_with_graph_node_kernel_and_line(
     capturing: Capturing,
     add: Callable[[Capturing, int], object],
-    nodes: str,
     inside: str,
     found: str,
     inner: bool,
@@ -169,14 +164,59 @@ def test_what_cannot_be_kept_is_refused_with_graph_node_kernel_and_line(
     with pytest.raises(CaptureError) as refused:
         capturing.run(second)
     found = found.format(pinned=hex(capturing.pinned.address))
-    assert refused.value.found == (f"{SECOND}: {inside}{found}" if inner else f"{nodes}: {found}")
+    inside = inside if inner else ""
+    assert refused.value.found == f"node 1: {inside}{found}, launched by {ORIGINS[1]}"
     assert refused.value.doing.startswith("recording graph 'step/1', ")
     kept = capturing.run(lambda at: at.foreign.node(at.graph, EMPTY))
     assert [kept.origin(node) for node in range(2)] == ORIGINS
 
 
+def test_edges_are_refused_with_the_lines_of_both_nodes(capturing: Capturing) -> None:
+    edges = "an edge of type 2 from port 0 to port 0, from kernel nothing to kernel nothing"
+    with pytest.raises(CaptureError) as refused:
+        capturing.run(lambda at: edge(at, at.graph))
+    assert refused.value.found == f"node 0, node 1: {edges}, launched by {ORIGINS[0]} and by {ORIGINS[1]}"
+
+    def second(at: Capturing) -> None:
+        edge(at, graph := at.foreign.graph())
+        at.foreign.child(at.graph, graph)
+
+    with pytest.raises(CaptureError) as refused:
+        capturing.run(second)
+    assert refused.value.found == f"node 1: node 0, node 1: {edges}, launched by {ORIGINS[1]}"
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["in the graph", "in a graph inside it"])
+def test_memory_of_others_is_refused_with_graph_node_and_line(
+    fake_cuda: FakeCuda, capturing: Capturing, inner: bool
+) -> None:
+    fake_cuda.memory_elsewhere(ELSEWHERE, 4096)
+
+    def second(at: Capturing) -> None:
+        graph = at.foreign.graph() if inner else at.graph
+        at.foreign.copy(graph, at.pool.address, at.pool.address + 64, 64)
+        at.foreign.copy(graph, at.pool.address, ELSEWHERE, 64)
+        if inner:
+            at.foreign.child(at.graph, graph)
+
+    with pytest.raises(ForeignMemoryError) as refused:
+        capturing.run(second)
+    assert "'step/1'" in refused.value.doing
+    assert refused.value.found.startswith(f"the source of a copy of node 2 at {ELSEWHERE:#x}, in ")
+    assert refused.value.found.endswith(f", launched by {ORIGINS[1]}")
+
+
+def test_node_outside_all_ops_is_refused_without_a_line() -> None:
+    error = CaptureError("reading a node", found="node 3: a node of type HOST (3)", required="none", hint="none")
+    error.nodes = (3,)
+    spans = (OpSpan(0, 3, "a", "a.0 line", ()),)
+    with pytest.raises(CaptureError) as refused, lines_told("step/1", spans):
+        raise error
+    assert (refused.value.doing, refused.value.found) == ("recording graph 'step/1', reading a node", error.found)
+
+
 def test_errors_about_no_node_are_left_as_they_are(capturing: Capturing) -> None:
-    error = CaptureError("running a model", found="node 1 of its own", required="none", hint="none")
+    error = CaptureError("running a model", found="node 1: of its own", required="none", hint="none")
 
     def fails(at: Capturing) -> None:
         raise error
@@ -196,5 +236,5 @@ def test_kernel_without_a_known_image_is_refused_with_graph_node_and_line() -> N
     captured = CudaGraph(None, graph, (OpSpan(0, 1, "a", "a.0 line", ()),), (node,), (0,))  # type: ignore[arg-type]
     with pytest.raises(CaptureError) as refused:
         recorded_nodes(captured, kernels)
-    assert refused.value.found == "node 0 (a.0 line): none behind its handle"
+    assert refused.value.found == "node 0: none behind its handle, launched by a.0 line"
     assert refused.value.doing == "recording graph 'step/1', finding the image of kernel f"

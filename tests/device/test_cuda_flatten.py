@@ -104,6 +104,7 @@ def test_edge_data_at_an_inner_graph_is_refused(cuda: Rig, foreign: Foreign) -> 
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(outer)
     assert refused.value.found.startswith("node 0, node 1: edge data on an edge to or from a graph inside")
+    assert refused.value.nodes == (0, 1)
     plain = foreign.graph()
     first, child = foreign.launch(plain, kernel=kernel), foreign.child(plain, inner)
     foreign.edge(plain, first, child)
@@ -120,6 +121,7 @@ def test_refused_type_in_an_inner_graph_is_refused(cuda: Rig, foreign: Foreign) 
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(outer)
     assert refused.value.found == "node 1: node 2: a node of type HOST (3)"
+    assert refused.value.nodes == (1,)
 
 
 def test_flattened_graph_does_what_the_graph_does(cuda: Rig, foreign: Foreign) -> None:
@@ -201,8 +203,10 @@ def test_event_with_an_end_outside_is_refused(cuda: Rig, foreign: Foreign, recor
         foreign.wait(graph, 7)
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(graph)
-    nodes = ", ".join(f"node {2 + number}" for number in range(records + waits))
-    found = f"{nodes}: an event with {records} EVENT_RECORD (7) and {waits} WAIT_EVENT (6) nodes in the graph"
+    nodes = tuple(range(2, 2 + records + waits))
+    named = ", ".join(f"node {node}" for node in nodes)
+    found = f"{named}: an event with {records} EVENT_RECORD (7) and {waits} WAIT_EVENT (6) nodes in the graph"
+    assert refused.value.nodes == nodes
     assert refused.value.found == found
 
 
@@ -213,6 +217,7 @@ def test_event_waited_for_before_it_is_recorded_is_refused(cuda: Rig, foreign: F
     with pytest.raises(CaptureError) as refused:
         device(cuda).borrow_template(graph)
     assert refused.value.found == "node 0, node 1: an event that is waited for before it is recorded"
+    assert refused.value.nodes == (0, 1)
 
 
 # ---- borrowing ----

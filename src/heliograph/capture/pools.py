@@ -31,18 +31,20 @@ def refuse_foreign(template: Template, pools: Sequence[Pool], *, name: str) -> N
     """ForeignMemoryError for the first address in the template that lies in none of the pools.
 
     On the host a function states where its pointers are. A CUDA function does not: there only copies and fills are
-    looked at.
+    looked at. The error's ``nodes`` is the node of the captured graph.
     """
     ranges = [piece for pool in pools for piece in pool.ranges]
     for number, node in enumerate(template.nodes()):
         for place, address, size in _addresses(node):
             if not any(start <= address and address + size <= start + length for start, length in ranges):
-                raise ForeignMemoryError(
-                    f"recording graph {name!r}",
+                error = ForeignMemoryError(
+                    f"checking the memory of graph {name!r}",
                     found=f"{place} of node {number} at {address:#x}, in {_owner(template, address)}",
                     required=f"memory of the pools handed in ({', '.join(pool.name for pool in pools) or 'none'})",
                     hint="allocate it from one of these pools, or hand its pool in with an owner",
                 )
+                error.nodes = (template.top_level[number],)
+                raise error
 
 
 def _addresses(node: Node) -> Iterator[tuple[str, int, int]]:

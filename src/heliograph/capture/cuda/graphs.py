@@ -9,7 +9,7 @@ from heliograph._native import Node as DriverNode
 from heliograph.capture.buffers import BufferTable
 from heliograph.capture.classify import FROM, TO, NodeCensus
 from heliograph.capture.cuda.kernels import CudaKernels
-from heliograph.capture.cuda.ops import NO_OP, OpSpan, about_nodes, origin_of, span_of
+from heliograph.capture.cuda.ops import NO_OP, OpSpan, origin_of, span_of, with_lines
 from heliograph.capture.cuda.pools import FrameworkPool
 from heliograph.capture.places import PlacedGraph
 from heliograph.capture.words import RecordedKernel, RecordedNode
@@ -74,8 +74,9 @@ def _recorded(captured: CudaGraph, number: int, kernels: CudaKernels) -> Recorde
         try:
             image, name = kernels.name(kernels.number(node.function, node.shared_bytes))
         except CaptureError as error:  # no image of it is known
-            nodes = [captured.top_level[number]]
-            raise about_nodes(error, error.found, nodes, captured.graph.name, captured.spans) from error
+            top = captured.top_level[number]
+            found = f"node {top}: {error.found}"
+            raise with_lines(error, found, (top,), captured.graph.name, captured.spans) from error
         kernel = RecordedKernel(
             function=name,
             image=image,

@@ -7,7 +7,6 @@ dispatcher, by the model itself, and is said to be so, with the lines of both.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from heliograph.capture.trail import Trail, model_frame, stored_line
 from heliograph.errors import CaptureError
 
 NO_OP = "-"
-_NODES = re.compile(r"node \d+(?:, node \d+)*")  # native/cuda_nodes.h: numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +109,23 @@ def origin_of(spans: Sequence[OpSpan], node: int) -> str:
 
 @contextmanager
 def lines_told(graph: str, spans: Sequence[OpSpan]) -> Iterator[None]:
-    """A refusal of nodes by the driver layer also tells the graph, and the op and line of each node."""
+    """A refusal of nodes also tells the graph, and the op and line of each node that has one."""
     try:
         yield
     except CaptureError as error:
-        nodes, colon, found = error.found.partition(": ")
-        if not colon or not _NODES.fullmatch(nodes):
+        if not error.nodes:
             raise
-        numbers = [int(node.removeprefix("node ")) for node in nodes.split(", ")]
-        raise about_nodes(error, found, numbers, graph, spans) from error
+        raise with_lines(error, error.found, error.nodes, graph, spans) from error
 
 
-def about_nodes(
+def with_lines(
     error: CaptureError, found: str, nodes: Sequence[int], graph: str, spans: Sequence[OpSpan]
 ) -> CaptureError:
-    """The same error, with the graph and the op and line of each node in front of what was found."""
-    told = ", ".join(f"node {node} ({origin_of(spans, node)})" for node in nodes)
+    """The same error, with the graph, and the op and line of each node behind what was found."""
+    origins = dict.fromkeys(span.origin for node in nodes if (span := span_of(spans, node)) is not None)
     return type(error)(
         f"recording graph {graph!r}, {error.doing}",
-        found=f"{told}: {found}",
+        found=f"{found}, launched by {' and by '.join(origins)}" if origins else found,
         required=error.required,
         hint=error.hint,
     )
