@@ -22,7 +22,10 @@ CudaContext::CudaContext(int index) : api_(CudaApi::open()) {
 
 CudaContext::~CudaContext() {
   if (!left_.empty())
-    if (CudaCurrentIfAlive current(*this); current) await_work();
+    if (CudaCurrentIfAlive current(*this); current) {
+      CudaRelaxed relaxed(*this);  // a stream of this thread may be capturing
+      await_work();
+    }
   api_->cuDevicePrimaryCtxRelease(device_);
 }
 
@@ -58,10 +61,10 @@ CUresult CudaContext::await_work() {
     std::lock_guard lock(left_mutex_);
     left.swap(left_);  // work that uses what is left from now on may have come after this wait began
   }
-  CudaRelaxed relaxed(*this);  // a stream of this thread may be capturing
   const CUresult waited = api_->cuCtxSynchronize();
   note(waited);
   if (waited == CUDA_SUCCESS) {
+    CudaRelaxed relaxed(*this);  // a stream may have begun to capture
     for (const auto &give_back : left) give_back();
   } else {
     std::lock_guard lock(left_mutex_);

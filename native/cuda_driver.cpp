@@ -126,7 +126,7 @@ std::pair<uint64_t, uint64_t> CudaDevice::capture_info(uint64_t stream) const {
 
 void CudaDevice::synchronize() {
   CudaCurrent current(*context_, "waiting for the device");
-  context_->check(context_->api().cuCtxSynchronize(), "cuCtxSynchronize", "waiting for the device");
+  context_->check(context_->await_work(), "cuCtxSynchronize", "waiting for the device");
 }
 
 void CudaDevice::close() {

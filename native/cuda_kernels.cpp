@@ -49,7 +49,10 @@ std::string CudaModule::label() const { return image_ ? "image " + image_->name(
 
 CudaModule::~CudaModule() {
   if (!image_) return;
-  if (CudaCurrentIfAlive current(*context_); current) context_->api().cuModuleUnload(module_);
+  if (CudaCurrentIfAlive current(*context_); current) {
+    CudaRelaxed relaxed(*context_);  // a stream of this thread may be capturing
+    context_->api().cuModuleUnload(module_);
+  }
   --context_->counters.modules_live;
 }
 

@@ -39,7 +39,8 @@ class Probe:
 
     def __init__(self, device: Device, base: int = BASE, image: bytes | None = None) -> None:
         self.device = device
-        self.module = device.load_module(SealedImage("probe", image or probe_image()))
+        self.image = image or probe_image()
+        self.module = device.load_module(SealedImage("probe", self.image))
         self.memory: Reservation = device.reserve(base, SPAN)
         self.memory.map(0, MAPPED)
         self._used = 0

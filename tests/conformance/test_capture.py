@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph._native import Stream, Template
+from heliograph._native import SealedImage, Stream, Template
 from heliograph.errors import DriverError, GraphStateError, HeliographError
 
 from .probe import Probe, folded
@@ -146,6 +146,15 @@ def test_a_stream_that_is_not_part_of_the_capture_runs_its_work(probe: Probe) ->
     assert a.end_capture().node_count == 0
     b.synchronize()  # not before: a CUDA driver lets no thread wait for any stream while it captures
     assert probe.word(cell) == 9
+
+
+def test_a_module_that_is_dropped_meanwhile_leaves_the_capture_as_it_is(probe: Probe) -> None:
+    stream, module = probe.device.create_stream(), probe.device.load_module(SealedImage("other", probe.image))
+    stream.begin_capture()
+    stream.memset(probe.take(), 1, 8)
+    del module
+    stream.memset(probe.take(), 1, 8)
+    assert stream.end_capture().node_count == 2
 
 
 @pytest.mark.excludes("cuda", reason="destroying a capturing stream is undefined on CUDA")

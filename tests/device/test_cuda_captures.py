@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fake_cuda.control import FakeCuda
-from fake_cuda.foreign import Foreign
+from fake_cuda.foreign import GLOBAL, THREAD_LOCAL, Foreign
 from heliograph._native import CudaDevice, Executable, Reservation, SealedImage, Stream
 from heliograph.core.format import region_base
 from heliograph.device.host import kernel_image
@@ -109,10 +109,30 @@ def test_memory_dropped_while_another_thread_captures_goes_with_the_context(fake
         assert owner is not None
         owner.close()
         assert fake_cuda.live()["mappings"] == 2
-    cuda.close()
+    cuda.stream.synchronize()
+    vars(cuda).clear()  # nobody closes the device
     gc.collect()
     assert fake_cuda.live() == {}
     vars(cuda).update(vars(cuda_rig()))
+
+
+@pytest.mark.parametrize("how", ["waited for", "closed"])
+def test_memory_dropped_while_another_thread_captures_goes_when_the_device_is_waited_for(
+    fake_cuda: FakeCuda, cuda: Rig, how: str
+) -> None:
+    before, device, granularity = fake_cuda.live(), cuda.device, cuda.device.granularity
+    reservation = used_memory(cuda)
+    with captured_elsewhere(cuda):
+        reservation.close()
+        with pytest.raises(DriverError, match="CAPTURE_UNSUPPORTED"):
+            device.synchronize()
+        assert fake_cuda.calls("cuMemUnmap") == 0
+    if how == "closed":
+        device.close()
+    else:
+        device.synchronize()
+    assert fake_cuda.live() == before
+    assert (cuda.counter("reservations_live"), cuda.counter("bytes_mapped")) == (1, granularity)
 
 
 def test_memory_dropped_in_a_dead_context_is_not_waited_for(fake_cuda: FakeCuda, cuda: Rig) -> None:
@@ -279,6 +299,21 @@ def test_executable_whose_launch_cannot_be_waited_for_is_never_destroyed(fake_cu
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run([sys.executable, "-c", KEEPS], env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["1 0 False", "1 1 1"]
+
+
+# ---- modules ----
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL], ids=["global", "thread-local"])
+def test_module_dropped_in_a_capture_is_unloaded_and_spoils_nothing(fake_cuda: FakeCuda, cuda: Rig, mode: int) -> None:
+    foreign, before = Foreign(fake_cuda), fake_cuda.live()["modules"]
+    module = cuda.device.load_module(SealedImage("private", kernel_image("generic", "probe")))
+    stream = foreign.stream()
+    foreign.begin_capture(stream, mode)
+    del module
+    assert fake_cuda.live()["modules"] == before
+    assert foreign.end_capture(stream)
+    foreign.close()
 
 
 # ---- functions of captures ----

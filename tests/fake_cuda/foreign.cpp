@@ -146,9 +146,9 @@ FOREIGN int foreign_destroy_stream(uint64_t stream) {
   InContext here;
   return cuStreamDestroy(handle<CUstream>(stream));
 }
-FOREIGN int foreign_begin_capture(uint64_t stream) {
+FOREIGN int foreign_begin_capture(uint64_t stream, uint64_t mode) {
   InContext here;
-  return cuStreamBeginCapture(handle<CUstream>(stream), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  return cuStreamBeginCapture(handle<CUstream>(stream), static_cast<CUstreamCaptureMode>(mode));
 }
 FOREIGN int foreign_end_capture(uint64_t stream, uint64_t *graph) {
   InContext here;

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .control import FakeCuda
 
 DEVICE, UNIFIED, HOST, ARRAY = 2, 4, 1, 3  # CUmemorytype
+GLOBAL, THREAD_LOCAL = 0, 1  # CUstreamCaptureMode
 One = tuple[int, int, int]
 
 
@@ -121,8 +122,8 @@ class Foreign:
         self._streams.append(stream)
         return stream
 
-    def begin_capture(self, stream: int) -> None:
-        self._call("begin_capture", stream)
+    def begin_capture(self, stream: int, mode: int = THREAD_LOCAL) -> None:
+        self._call("begin_capture", stream, mode)
 
     def end_capture(self, stream: int) -> int:
         graph = self._made("end_capture", stream)

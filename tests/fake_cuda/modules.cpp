@@ -145,8 +145,10 @@ CUresult load_data(CUmodule *out, const void *image) {
   return CUDA_SUCCESS;
 }
 
+// Unsafe in a capture, to be on the safe side: NVIDIA lists no such calls but cudaMalloc, and no GPU was asked.
 CUresult unload(CUmodule handle) {
   FAKE_CONTEXT_CALL(cuModuleUnload);
+  if (CUresult unsafe = unsafe_in_capture(); unsafe != CUDA_SUCCESS) return unsafe;
   Module *module = find(s.modules, handle, "module");
   if (!module || module->of_library) return CUDA_ERROR_INVALID_HANDLE;
   unload_module(reinterpret_cast<uintptr_t>(handle));
