@@ -37,7 +37,8 @@ uint32_t add(TemplateHandle &self, Node node, const std::vector<uint32_t> &after
                   "port of the source, port of the target, type, five zeros");
     std::memcpy(edge.data.data(), data[i].c_str(), edge.data.size());
   }
-  return self.get()->add(std::move(node), incoming);
+  auto object = self.get();
+  return unlocked([&] { return object->add(std::move(node), incoming); });
 }
 
 using Attributes = std::vector<std::pair<uint32_t, nb::bytes>>;
@@ -67,9 +68,16 @@ MemsetNode to_memset(uint64_t address, uint32_t value, uint64_t size, uint32_t e
 
 nb::bytes to_bytes(const void *data, size_t size) { return nb::bytes(static_cast<const char *>(data), size); }
 
+// What the template says, asked without the interpreter lock.
+template <class T>
+T read(TemplateHandle &self, T (Template::*what)() const) {
+  auto object = self.get();
+  return unlocked([&] { return (*object.*what)(); });
+}
+
 nb::list edges(TemplateHandle &self) {
   nb::list out;
-  for (const Edge &edge : self.get()->edges())
+  for (const Edge &edge : read(self, &Template::edges))
     out.append(nb::make_tuple(edge.from, edge.to, to_bytes(edge.data.data(), edge.data.size())));
   return out;
 }
@@ -116,8 +124,8 @@ void bind_template(nb::module_ &m) {
   nb::class_<TemplateHandle>(m, "Template", nb::is_weak_referenceable(),
                              "A graph as the driver holds it: nodes and edges in construction order.")
       .def_prop_ro("device", [](TemplateHandle &self) { return self.get()->device(); })
-      .def_prop_ro("node_count", [](TemplateHandle &self) { return self.get()->node_count(); })
-      .def_prop_ro("edge_count", [](TemplateHandle &self) { return self.get()->edge_count(); })
+      .def_prop_ro("node_count", [](TemplateHandle &self) { return read(self, &Template::node_count); })
+      .def_prop_ro("edge_count", [](TemplateHandle &self) { return read(self, &Template::edge_count); })
       .def("add_kernel", [](TemplateHandle &self, Function &function, const Triple &grid, const Bytes &params,
                             const std::vector<uint32_t> &after, const Triple &block, uint32_t shared_bytes, int form,
                             const Attributes &attrs, const std::vector<nb::bytes> &data) {
@@ -146,10 +154,10 @@ void bind_template(nb::module_ &m) {
       .def("add_empty", [](TemplateHandle &self, const std::vector<uint32_t> &after) {
         return add(self, Node{}, after);
       }, "after"_a = nb::tuple())
-      .def("nodes", [](TemplateHandle &self) { return self.get()->nodes(); })
+      .def("nodes", [](TemplateHandle &self) { return read(self, &Template::nodes); })
       .def("edges", &edges, nb::sig("def edges(self) -> list[tuple[int, int, bytes]]"),
            "(from, to, data) sorted by (to, from).")
-      .def_prop_ro("top_level", [](TemplateHandle &self) { return self.get()->top_level(); },
+      .def_prop_ro("top_level", [](TemplateHandle &self) { return read(self, &Template::top_level); },
                    "For each node the number of the node of the graph itself that it is or is inside of: its own\n"
                    "number, unless a borrowed graph has graphs inside, which are read flattened.")
       .def("instantiate", [](TemplateHandle &self, uint32_t flags) {

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +17,8 @@ from heliograph.core.format import FLAGS
 from heliograph.device.host import kernel_image, open_host
 from heliograph.errors import DriverError, UsageError
 from rigs import Rig
+
+from .compile import compile_text
 
 
 def count_template(rig: Rig, how: str) -> Template:
@@ -177,3 +183,48 @@ def test_stream_of_another_device_is_refused(cuda: Rig) -> None:
     executable.launch(cuda.stream)
     executable.drain()
     assert cuda.word() == 1
+
+
+# A kernel that says that it runs, waits until it is told to end, but for two seconds at most, and says if it was told.
+# The fake driver runs it inside of the call that comes next: a call that takes its time.
+PATIENT = """
+#include <time.h>
+#include "kernel_abi.h"
+struct Words { volatile uint64_t runs, end, told; };
+static void run(const void *params, uint32_t, uint32_t) {
+  Words &words = **static_cast<Words *const *>(params);
+  words.runs = 1;
+  for (int waited = 0; waited < 2000 && !words.end; ++waited) {
+    const timespec millisecond{0, 1000000};
+    nanosleep(&millisecond, nullptr);
+  }
+  words.told = words.end;
+}
+static const uint32_t at[] = {0};
+static const hg_function functions[] = {{"patient", run, 8, 1, at}};
+extern "C" __attribute__((visibility("default"))) const hg_module heliograph_module = {
+    1, 1, "tiny", "generic", functions};
+"""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [Template.nodes, Template.edges, lambda template: template.edge_count, Template.add_empty],
+    ids=["nodes", "edges", "edge_count", "add_empty"],
+)
+def test_other_threads_run_while_the_driver_is_asked_about_a_template(
+    cuda: Rig, fake_cuda: FakeCuda, tmp_path: Path, read: Callable[[Template], object]
+) -> None:
+    template = count_template(cuda, "built")
+    function = cuda.device.load_module(SealedImage("patient", compile_text(tmp_path, PATIENT, ()))).function("patient")
+    words = (ctypes.c_uint64 * 3).from_address(cuda.pool.address)
+    fake_cuda.kernel_time(20_000)
+    cuda.stream.launch(function, (1, 1, 1), cuda.pool.address.to_bytes(8, "little"))
+    time.sleep(0.03)
+    reading = threading.Thread(target=read, args=(template,))
+    reading.start()
+    while reading.is_alive() and not words[0]:
+        time.sleep(0.001)
+    words[1] = 1
+    reading.join()
+    assert words[2] == 1
