@@ -185,9 +185,13 @@ void bind_executable(nb::module_ &m) {
       .def_prop_ro("in_flight", [](ExecutableHandle &self) {
         auto object = self.get();
         return unlocked([&] { return object->in_flight(); });
-      })
+      }, "Launches submitted by launch() and not yet finished.")
       .def_prop_ro("device_bytes", [](ExecutableHandle &self) { return self.get()->device_bytes(); })
       .def_prop_ro("host_bytes", [](ExecutableHandle &self) { return self.get()->host_bytes(); })
+      .def_prop_ro("handle", [](ExecutableHandle &self) { return self.get()->handle(); },
+                   "Its CUgraphExec, for native code that launches by itself (docs/lifecycle.md): valid while this is\n"
+                   "open, for somebody who stops launching before it is closed or dropped. Once it was read, drain(),\n"
+                   "close() and dropping wait for the whole device. UsageError for an executable of the host device.")
       .def("launch", [](ExecutableHandle &self, StreamHandle &stream) {
         auto object = self.get();
         auto on = stream.get();

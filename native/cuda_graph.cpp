@@ -202,6 +202,12 @@ uint32_t CudaExecutable::flags() const {
   return static_cast<uint32_t>(flags) | (flags_ & kUseNodePriority);
 }
 
+uint64_t CudaExecutable::handle() {
+  CudaCurrent current(*context_, "reading the handle of an executable");  // nobody is to launch on a closed device
+  lent_ = true;
+  return reinterpret_cast<uint64_t>(exec_.get());
+}
+
 CUevent CudaExecutable::take_event() {
   CUevent event = nullptr;
   if (!idle_.empty()) {
@@ -267,6 +273,8 @@ void CudaExecutable::drain() {
   CudaCurrentIfAlive current(*context_);
   if (!current) return;
   CudaRelaxed relaxed(*context_);  // a stream of this thread may be capturing
+  // holds: R4 tests/device/test_cuda_graph.py::test_executable_whose_handle_was_read_waits_for_native_launches
+  if (lent_) context_->check(context_->await_work(), "cuCtxSynchronize", doing);
   std::unique_lock lock(mutex_);
   const uint64_t until = launched_;  // others may go on launching
   for (;;) {

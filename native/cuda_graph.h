@@ -52,6 +52,7 @@ class CudaExecutable final : public Executable {
   // What free device memory fell by, and anonymous memory of the process grew by, during the instantiation.
   uint64_t device_bytes() const override { return device_bytes_; }
   uint64_t host_bytes() const override { return host_bytes_; }
+  uint64_t handle() override;
 
  private:
   struct Launch {
@@ -70,6 +71,7 @@ class CudaExecutable final : public Executable {
   uint64_t launched_ = 0;
   mutable std::vector<Launch> running_;  // in flight, ascending
   mutable std::vector<CUevent> idle_;
+  std::atomic<bool> lent_{false};  // somebody has the handle, and may launch what is not in running_
 };
 
 }  // namespace hg

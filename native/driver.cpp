@@ -21,6 +21,11 @@ std::pair<uint64_t, uint64_t> Module::global_address(const std::string &name) co
 std::vector<uint8_t> Module::read_global(const std::string &name) const { no_globals(name); }
 void Module::write_global(const std::string &name, std::span<const uint8_t>) { no_globals(name); }
 
+uint64_t Executable::handle() {
+  throw Error("UsageError", "reading the handle of an executable", "an executable of a device without handles",
+              "an executable of a CUDA device", "launch it with launch()");
+}
+
 std::vector<uint32_t> Template::top_level() const {
   std::vector<uint32_t> own(node_count());
   for (uint32_t i = 0; i < own.size(); ++i) own[i] = i;

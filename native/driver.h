@@ -165,6 +165,9 @@ class Executable {
   virtual void drain() = 0;  // every launch submitted before the call is finished
   virtual uint64_t device_bytes() const = 0;
   virtual uint64_t host_bytes() const = 0;
+  // CUDA only: its CUgraphExec, for native code that launches by itself. It is valid while this lives. Nothing counts
+  // those launches, so from then on drain() and the destructor wait for all work of the device.
+  virtual uint64_t handle();
 };
 
 class Event : public std::enable_shared_from_this<Event> {

@@ -306,11 +306,21 @@ class Executable:
         """
 
     @property
-    def in_flight(self) -> int: ...
+    def in_flight(self) -> int:
+        """Launches submitted by launch() and not yet finished."""
+
     @property
     def device_bytes(self) -> int: ...
     @property
     def host_bytes(self) -> int: ...
+    @property
+    def handle(self) -> int:
+        """
+        Its CUgraphExec, for native code that launches by itself (docs/lifecycle.md): valid while this is
+        open, for somebody who stops launching before it is closed or dropped. Once it was read, drain(),
+        close() and dropping wait for the whole device. UsageError for an executable of the host device.
+        """
+
     def launch(self, stream: Stream) -> None: ...
     def drain(self) -> None:
         """Returns when every launch submitted before is finished."""

@@ -15,7 +15,8 @@ from fake_cuda.control import FakeCuda
 from heliograph._native import Executable, SealedImage, Template
 from heliograph.core.format import FLAGS
 from heliograph.device.host import kernel_image, open_host
-from heliograph.errors import DriverError, UsageError
+from heliograph.errors import DriverError, GraphStateError, UsageError
+from replayer import Replayer
 from rigs import Rig
 
 from .compile import compile_text
@@ -113,6 +114,50 @@ def test_launches_in_flight_are_counted_over_all_streams(cuda: Rig) -> None:
     executable.drain()
     assert executable.in_flight == 0
     assert time.monotonic() - started > 0.1  # launches of one executable run one after the other
+
+
+@pytest.mark.parametrize(
+    "over",
+    [Executable.drain, Executable.close, lambda executable: None],
+    ids=["drained", "closed", "dropped"],
+)
+def test_executable_whose_handle_was_read_waits_for_native_launches(
+    cuda: Rig, over: Callable[[Executable], None]
+) -> None:
+    executable = spinning(cuda, 50)
+    Replayer(executable.handle, 2).stop()
+    assert (cuda.word(), executable.in_flight) == (0, 0), "they run, and nobody counts them"
+    over(executable)
+    del executable
+    gc.collect()
+    assert cuda.word() == 2
+
+
+def test_executable_stays_when_native_launches_cannot_be_waited_for(cuda: Rig, fake_cuda: FakeCuda) -> None:
+    executable = spinning(cuda, 50)
+    Replayer(executable.handle, 2).stop()
+    fake_cuda.fail("cuCtxSynchronize", "CUDA_ERROR_UNKNOWN")
+    with pytest.raises(DriverError):
+        executable.close()
+    assert fake_cuda.live()["executables"] == 1
+    executable.close()
+    assert cuda.word() == 2
+
+
+def test_closed_executable_has_no_handle(cuda: Rig) -> None:
+    executable = spinning(cuda, 1)
+    assert executable.handle
+    executable.close()
+    with pytest.raises(GraphStateError):
+        _ = executable.handle
+
+
+def test_executable_of_a_closed_device_has_no_handle(cuda: Rig) -> None:
+    executable = spinning(cuda, 1)
+    assert executable.handle
+    cuda.device.close()
+    with pytest.raises(DriverError):
+        _ = executable.handle
 
 
 def test_launches_need_no_event_each(cuda: Rig, fake_cuda: FakeCuda) -> None:

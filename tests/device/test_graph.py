@@ -23,7 +23,8 @@ from heliograph._native import Stream, Template
 from heliograph.capture.export_graph import Retain, record_export_graph
 from heliograph.device.graph import Graph
 from heliograph.device.host import open_host
-from heliograph.errors import DeviceFaultError, DriverError, FlagsError, GraphStateError, OutOfMemoryError
+from heliograph.errors import DeviceFaultError, DriverError, FlagsError, GraphStateError, OutOfMemoryError, UsageError
+from replayer import Replayer
 from rigs import RIGS, MappedPool, Rig
 from witness import Plain, Witness
 
@@ -495,6 +496,52 @@ def test_template_cannot_be_lent(rig: Rig) -> None:
     graph.instantiate().lease().drain()
 
 
+@pytest.fixture(params=["cuda", pytest.param("gpu", marks=pytest.mark.gpu)])
+def lending(request: pytest.FixtureRequest) -> Rig:
+    """A device whose executables native code can launch."""
+    made: Rig = request.getfixturevalue(request.param)
+    return made
+
+
+def test_native_code_launches_a_lent_executable_as_the_graph_does(lending: Rig) -> None:
+    graph, stream = record(lending), lending.device.create_stream()
+    for _ in range(20):
+        graph.launch(stream)
+    graph.drain()
+    assert lending.word() == lending.counter("launches") == 20
+    lease = graph.lease()
+    replayer = Replayer(lease.executable.handle, 20)
+    replayer.stop()
+    lease.drain()
+    assert (lending.word(), lending.counter("launches")) == (40, 20)
+    graph.reset()
+
+
+def test_graph_is_not_reset_under_native_launches(lending: Rig) -> None:
+    graph = record(lending, milliseconds=KERNEL_MS)
+    lease = graph.lease()
+    replayer = Replayer(lease.executable.handle, 2)
+    with pytest.raises(GraphStateError) as refused:
+        graph.reset()
+    assert "did not drain" in refused.value.found
+    replayer.stop()
+    assert lending.word() < 2
+    lease.drain()
+    assert lending.word() == 2
+    graph.reset()
+    assert not graph.recorded
+
+
+def test_host_executable_has_no_handle(host: Rig) -> None:
+    graph = record(host)
+    lease = graph.lease()
+    with pytest.raises(UsageError):
+        _ = lease.executable.handle
+    lease.executable.launch(host.stream)
+    lease.drain()
+    assert host.word() == 1
+
+
 # ---- in processes of their own ----
 
 SCRIPT = """
@@ -532,6 +579,9 @@ del graph, lease
 gc.collect()
 print("collected:", kept() is None, flush=True)
 """
+FORGOTTEN_NATIVELY = "from replayer import Replayer" + FORGOTTEN.replace(
+    "lease.executable.launch(streams[0])", "Replayer(lease.executable.handle, 1).stop()"
+)
 DRAINED = FORGOTTEN.replace("del graph, lease", "lease.drain()\ndel graph, lease")
 
 
@@ -569,6 +619,15 @@ def test_exit_drains(rig_name: str, fake_cuda_session: FakeCuda, tmp_path: Path)
 def test_forgotten_lease_keeps_memory(rig_name: str, fake_cuda_session: FakeCuda, tmp_path: Path) -> None:
     lines = run_script(rig_name, fake_cuda_session.path, tmp_path / "report", FORGOTTEN)
     assert lines == ["unraisable: GraphStateError", "collected: True"]
+
+
+@pytest.mark.parametrize("rig_name", ["fake-cuda", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_lease_that_native_code_forgot_keeps_memory(rig_name: str, fake_cuda_session: FakeCuda, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    lines = run_script(rig_name, fake_cuda_session.path, report, FORGOTTEN_NATIVELY)
+    assert lines == ["unraisable: GraphStateError", "collected: True"]
+    if rig_name == "fake-cuda":
+        assert "destroyed_in_flight 0" in report.read_text().splitlines()
 
 
 @EVERYWHERE

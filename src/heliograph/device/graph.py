@@ -206,9 +206,10 @@ class Graph:
 
 
 class Lease:
-    """A native replayer's hold on an executable. It launches by itself and must ``drain`` when it has stopped.
+    """A native replayer's hold on an executable. It launches ``executable.handle`` by itself.
 
-    While the lease is out the graph cannot be reset. If it is never drained, the graph's memory is never freed.
+    It must ``drain`` when it has stopped. While the lease is out the graph cannot be reset. If it is never drained, the
+    graph's memory is never freed.
     """
 
     def __init__(self, graph: Graph, instance: Instance) -> None:
