@@ -353,6 +353,19 @@ def test_variables_that_kernels_write_are_after_a_load_as_before_its_self_tests(
     assert variable(program) == CONTENT
 
 
+def test_a_self_test_of_a_load_writes_variables_once(cores: Cores, fake_cuda: FakeCuda) -> None:
+    """After it; before the first launch they are as in the core."""
+
+    def lookups(ready: Ready) -> int:
+        before = fake_cuda.calls("cuModuleGetGlobal")
+        cores.load(ready=ready).close()
+        return fake_cuda.calls("cuModuleGetGlobal") - before
+
+    one, all_of_them = lookups([("step", ONE)]), lookups("all")
+    assert one > 0
+    assert all_of_them - one == len(ROWS) - 1
+
+
 def test_self_tests_between_launches_leave_variables_as_they_are(cores: Cores, counted: list[bytes]) -> None:
     program = cores.load(ready=[("step", ONE)])
     run(program, 1, 2, 3, 4)

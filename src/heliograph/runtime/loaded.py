@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from heliograph._native import Device, Stream
-from heliograph.core.manifest import Bucket, Buffer, Core, Field, Region
+from heliograph._native import Device, Module, Stream
+from heliograph.core.manifest import Bucket, Buffer, Core, Field, Global, Region
 from heliograph.core.verify import VerifiedCore
 from heliograph.errors import DeviceFaultError, FormatError, UsageError
 from heliograph.runtime.catalogue import Catalogue
@@ -69,10 +69,13 @@ class Loaded:
         self.stream: Stream = device.create_stream()
         self.device_bytes = memory.mapped_bytes  # of the device, without executables
         self.places = _places(self.core)
+        self.variables = _variables(self.core, catalogue)
+        self.changed = False  # whether a launch may have written what ``restore`` puts back
         self._open = True
 
     def launch(self, bucket: Bucket) -> None:
         """Submits a bucket's graphs in order. They must have been built."""
+        self.changed = True
         for segment in bucket.segments:
             self.catalogue.executable(segment.graph).launch(self.stream)
 
@@ -108,6 +111,14 @@ class Loaded:
                 for piece in region.initial:
                     self.memory.write(role, piece.offset, self.verified.blob(piece.blob))
 
+    def restore(self) -> None:
+        """What kernels change for good, persistent memory and variables of modules, as before the first launch."""
+        if self.changed:
+            self.restore_initial("persistent")
+            for module, variable in self.variables:
+                module.write_global(variable.name, self.verified.blob(variable.blob))
+            self.changed = False
+
     @property
     def growing(self) -> Region | None:
         return growing_region(self.core)
@@ -128,6 +139,19 @@ def _field_access(device: Device, core: Core, memory: Memory) -> FieldAccess:
     from heliograph.runtime.spans import Spans  # noqa: PLC0415 - a host pays for nothing of it
 
     return Spans(core, memory)
+
+
+def _variables(core: Core, catalogue: Catalogue) -> Sequence[tuple[Module, Global]]:
+    """The variables of modules that the core keeps."""
+    modules = {
+        stated.module: function.module for stated, function in zip(core.functions, catalogue.functions, strict=True)
+    }
+    return [
+        (module, each)
+        for number, record in enumerate(core.modules)
+        for each in record.globals
+        if (module := modules.get(number)) is not None
+    ]
 
 
 def _places(core: Core) -> Mapping[int, Bucket]:

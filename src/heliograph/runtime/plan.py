@@ -198,28 +198,27 @@ def _does_not_fit(core: Core, plan: MemoryPlan) -> OutOfMemoryError:
     )
 
 
-def check_executable(graph: str, nodes: int, device_bytes: int, rounding: int) -> None:
-    """CheckerError if an executable takes more of the device than a load reserves for it.
+def executable_limit(nodes: int, rounding: int) -> int:
+    """The most bytes of the device that a load reserves for one executable.
 
     rounding: bytes that loads reserve for pieces that are not full (``Overhead.rounding``). One executable may leave
     one piece so.
     """
-    piece = min(PIECE, rounding)
-    if device_bytes > NODE_BYTES * nodes + piece:
-        raise _takes_too_much(f"the executable of {graph}", nodes, device_bytes, piece)
+    return NODE_BYTES * nodes + min(PIECE, rounding)
 
 
 def check_executables(nodes: int, device_bytes: int) -> None:
     """CheckerError if all executables together take more of the device than a load reserves for them."""
-    if device_bytes > NODE_BYTES * nodes + ROUNDING:
-        raise _takes_too_much("all executables", nodes, device_bytes, ROUNDING)
+    limit = NODE_BYTES * nodes + ROUNDING
+    if device_bytes > limit:
+        raise takes_too_much("all executables", nodes, device_bytes, limit)
 
 
-def _takes_too_much(what: str, nodes: int, device_bytes: int, rounding: int) -> CheckerError:
+def takes_too_much(what: str, nodes: int, device_bytes: int, limit: int) -> CheckerError:
+    rounding = limit - NODE_BYTES * nodes
     return CheckerError(
         f"measuring {what}",
         found=f"{device_bytes} bytes of the device for {nodes} nodes",
-        required=f"at most {NODE_BYTES * nodes + rounding}: {NODE_BYTES} a node, as loads reserve, and {rounding} of "
-        "rounding",
+        required=f"at most {limit}: {NODE_BYTES} a node, as loads reserve, and {rounding} of rounding",
         hint="loads of this core would run out of memory after they are ready: report it",
     )

@@ -16,13 +16,13 @@ from blake3 import blake3
 from heliograph._native import Executable, Template
 from heliograph.core.manifest import Bucket, Case, Digest, Field, Graph, Phase, Record
 from heliograph.core.report import Counter, GraphReport, Narrowed, Padding
-from heliograph.errors import CheckerError, DriverError
+from heliograph.errors import DriverError
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.numbers import has_nan
-from heliograph.runtime.plan import check_executable
+from heliograph.runtime.plan import executable_limit, takes_too_much
 from heliograph.runtime.selftest import distinct_cases, prepare_state, state_digest
 
-MEASUREMENTS = 5  # of what an executable takes, before too much of it is believed
+PAUSES = (0, 0.05, 0.1, 0.2, 0.4, 0.8)  # seconds before each measurement of what an executable takes
 POISON = 0xFF  # a NaN as a float, -1 as an integer
 
 
@@ -191,25 +191,25 @@ def build(loaded: Loaded, graph: int) -> tuple[GraphReport, Executable]:
 
 def _measured(template: Template, stated: Graph, rounding: int) -> Executable:
     """An executable that takes no more of the device than loads reserve. What it takes is the memory that is free less
-    afterwards, so another process on the device can make one look large: it is made again before that is believed.
-    Those that look large are kept meanwhile: a driver gives the memory of a destroyed executable to the next one, which
-    would seem to take none.
+    afterwards, so another process on the device can make one look large: it is made again, later and later, before that
+    is believed. Those that look large are kept meanwhile: a driver gives the memory of a destroyed executable to the
+    next one, which would seem to take none.
     """
     large: list[Executable] = []
     try:
-        while True:
+        for pause in PAUSES:
+            time.sleep(pause)
             executable = template.instantiate(stated.flags)
-            try:
-                check_executable(stated.name, stated.nodes, executable.device_bytes, rounding)
-            except CheckerError:
-                large.append(executable)
-                if len(large) == MEASUREMENTS:
-                    raise
-            else:
+            if executable.device_bytes <= executable_limit(stated.nodes, rounding):
                 return executable
+            large.append(executable)
+        least = min(each.device_bytes for each in large)
     finally:
         for each in large:
             each.close()
+    raise takes_too_much(
+        f"the executable of {stated.name}", stated.nodes, least, executable_limit(stated.nodes, rounding)
+    )
 
 
 class Constants:

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 import msgspec
 from blake3 import blake3
 
-from heliograph._native import Module
 from heliograph.core.digest import hasher
-from heliograph.core.manifest import Bucket, Case, Global, SelfTest
+from heliograph.core.manifest import Bucket, Case, SelfTest
 from heliograph.errors import SelfTestError
 from heliograph.runtime.loaded import Loaded
 from heliograph.runtime.patterns import state_period
@@ -78,7 +77,7 @@ def prepare_state(loaded: Loaded, cases: Sequence[Case]) -> int:
         with memoryview(period) as view:
             for at in range(0, size, len(period)):
                 loaded.memory.write(region.role, region.grow_at + at, view[: size - at])
-    restore(loaded)
+    loaded.restore()
     return units
 
 
@@ -88,22 +87,7 @@ def clear_state(loaded: Loaded, units: int) -> None:
     region = loaded.growing
     if region is not None and units:
         loaded.memory.fill(region.role, region.grow_at, 0, region.grow * units)
-    restore(loaded)
-
-
-def restore(loaded: Loaded) -> None:
-    """What kernels change for good, as it was before the first launch."""
-    loaded.restore_initial("persistent")
-    for module, variable in variables(loaded):
-        module.write_global(variable.name, loaded.verified.blob(variable.blob))
-
-
-def variables(loaded: Loaded) -> list[tuple[Module, Global]]:
-    """The variables of modules that the core keeps."""
-    kept = [(number, each) for number, module in enumerate(loaded.core.modules) for each in module.globals]
-    functions = loaded.core.functions if kept else ()
-    modules = {stated.module: loaded.catalogue.functions[at].module for at, stated in enumerate(functions)}
-    return [(module, each) for number, each in kept if (module := modules.get(number)) is not None]
+    loaded.restore()
 
 
 def distinct_cases(test: SelfTest) -> int:
@@ -160,7 +144,8 @@ def kept(loaded: Loaded, graph: int, cases: Sequence[Case]) -> Iterator[None]:
         spans.append((region.role, region.grow_at, region.grow * touched_units(cases)))
     spans += _fields(loaded, graph)
     before = [(role, offset, loaded.memory.read(role, offset, size)) for role, offset, size in spans if size]
-    contents = [(module, each.name, module.read_global(each.name)) for module, each in variables(loaded)]
+    contents = [(module, each.name, module.read_global(each.name)) for module, each in loaded.variables]
+    changed = loaded.changed
     try:
         yield
     finally:
@@ -168,6 +153,7 @@ def kept(loaded: Loaded, graph: int, cases: Sequence[Case]) -> Iterator[None]:
             loaded.memory.write(role, offset, data)
         for module, name, content in contents:
             module.write_global(name, content)
+        loaded.changed = changed
 
 
 def _fields(loaded: Loaded, graph: int) -> list[tuple[str, int, int]]:
