@@ -74,10 +74,12 @@ HostDevice::HostDevice(HostOptions options)
 }
 
 HostDevice::~HostDevice() {
-  if (forked())
-    (void)pool_.release();  // its threads are not in this process
-  else
+  if (forked()) {  // its threads are not in this process, and what they waited for cannot be destroyed
+    (void)pool_.release();
+    (void)new auto(std::move(queues_));
+  } else {
     close();
+  }
 }
 
 bool HostDevice::forked() const { return forks.load(std::memory_order_relaxed) != birth_; }

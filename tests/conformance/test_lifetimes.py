@@ -205,6 +205,7 @@ time.sleep(0.2)
 
 FORKED = """
 executable.launch(stream)
+time.sleep({since})
 child = os.fork()
 if child == 0:
     try:
@@ -232,14 +233,17 @@ assert probe.word(cell) == 1
     ],
 )
 def test_use_after_fork_is_refused_and_the_parent_goes_on(use: str) -> None:
-    done = run(FORKED.format(use=use, end="os._exit(7)"))
+    done = run(FORKED.format(since=0, use=use, end="os._exit(7)"))
     assert (done.returncode, done.stderr) == (0, "")
     assert "fork" in done.stdout
 
 
-def test_a_forked_child_ends_cleanly_and_may_open_its_own_device() -> None:
+@pytest.mark.parametrize("since", [0, 0.3], ids=["at work", "idle"])
+def test_a_forked_child_ends_cleanly_and_may_open_its_own_device(since: float) -> None:
+    """Also when the workers wait for work, in which the child cannot destroy what they wait for."""
     done = run(
         FORKED.format(
+            since=since,
             use="stream.synchronize()",
             end="""
         del executable, stream, template, probe
