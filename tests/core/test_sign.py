@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,13 @@ def test_a_home_that_cannot_be_written_is_a_storage_error(tmp_path: Path, monkey
     monkeypatch.setenv("HELIOGRAPH_HOME", str(tmp_path / "file" / "home"))
     with pytest.raises(StorageError):
         development_key()
+
+
+def test_what_a_killed_process_of_the_same_number_left_stops_no_key(home: Path) -> None:
+    """Containers give their processes the same numbers again, on a home folder that stays."""
+    home.mkdir()
+    (home / f".development.pem.{os.getpid()}").touch()
+    assert development_key().key_id in Policy.local(home).keys
 
 
 def make_key(home: Path, found: multiprocessing.Queue[str]) -> None:

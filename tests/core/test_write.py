@@ -401,6 +401,26 @@ def test_everything_is_synced_before_the_core_appears_and_the_folder_after(
     assert tmp_path.stat().st_ino in after
 
 
+def test_a_core_whose_name_may_not_be_durable_stays_and_the_error_says_so(
+    tiny: TinyCore, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M93: the sync after the rename fails; nothing is removed, and no descriptor stays."""
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("heliograph.core.workplace.sync_folder", fail)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StorageError) as error:
+        tiny.publish(tmp_path)
+    assert "EIO" in error.value.found
+    assert str(tmp_path / NAME) in error.value.doing
+    assert "durable" in error.value.doing
+    assert os.listdir("/proc/self/fd") == before
+    with verify(tmp_path / NAME, policy) as verified:
+        verify_weights(verified)
+
+
 def test_a_rename_replaces_nothing(tmp_path: Path) -> None:
     """M93"""
     for name in ("source", "target"):

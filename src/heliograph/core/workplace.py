@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from heliograph.core.format import BLOBS, DRAFT_PREFIX
-from heliograph.core.storage import rename_new, sync_folder
+from heliograph.core.storage import rename_new, storing, sync_folder
 from heliograph.core.store import Store
 
 
@@ -35,11 +35,13 @@ class Workplace:
                 return path
 
     def publish(self, name: str) -> Path:
-        """The folder under its final name, durable. FileExistsError if that is taken."""
+        """The folder under its final name, durable. FileExistsError if that is taken; StorageError if the name may
+        not be durable: the core is there then, and ``remove`` leaves it."""
         target = self._cores / name
         rename_new(self.path, target)
-        sync_folder(self._cores)
         self._unlock()
+        with storing(f"making the name of {target} durable: the core is there, and may be gone after a power cut"):
+            sync_folder(self._cores)
         return target
 
     def remove(self) -> None:

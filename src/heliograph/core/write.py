@@ -171,6 +171,7 @@ def publish(
     now: datetime | None = None,
 ) -> Path:
     """Signs and renames into place, all or nothing; the draft is abandoned when it fails. Returns the core's folder.
+    A StorageError after the rename says that the core is there and may not be durable.
 
     ``core`` may differ from the draft's (findings merged); ``graphs_file`` and ``blobs`` are filled in again, blobs
     that nothing refers to are removed. Without a name: ``{arch}-tp{ranks}-{YYYYMMDDhhmm}`` in UTC, with -2, -3 ... if
