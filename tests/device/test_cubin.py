@@ -12,6 +12,11 @@ from heliograph.errors import ModuleError
 OBJECT, FUNC = 1, 2
 
 
+def wide(number: int, escape: int) -> tuple[int, int]:
+    """A number of a section as it is where there are 16 bits for it, and what is where there are more."""
+    return (number, 0) if number < 0xFF00 else (escape, number)
+
+
 def cubin(sections: dict[str, int], symbols: list[tuple[str, str, int, int, int]], alignment: int = 1) -> bytes:
     """An ELF file with sections (name to size) and symbols (name, section, offset, size, type)."""
     names = bytearray(b"\0")
@@ -22,23 +27,27 @@ def cubin(sections: dict[str, int], symbols: list[tuple[str, str, int, int, int]
         table += name.encode() + b"\0"
         return at
 
-    order = ["", ".shstrtab", ".strtab", ".symtab", *sections]
+    order = ["", ".strtab", ".symtab", ".symtab_shndx", *sections, ".shstrtab"]
     heads = {name: text(names, name) if name else 0 for name in order}
-    table = bytearray(24)
+    table, owners = bytearray(24), bytearray(4)
     for name, section, offset, size, kind in symbols:
-        table += struct.pack("<IBBHQQ", text(texts, name), kind, 0, order.index(section), offset, size)
+        short, owner = wide(order.index(section), 0xFFFF)
+        table += struct.pack("<IBBHQQ", text(texts, name), kind, 0, short, offset, size)
+        owners += struct.pack("<I", owner)
+    count, all_of_them = wide(len(order), 0)
+    last, the_last = wide(len(order) - 1, 0xFFFF)
     at, bodies, headers = 64, bytearray(), []
     for name in order:
-        body = {".shstrtab": bytes(names), ".strtab": bytes(texts), ".symtab": bytes(table)}.get(name, b"")
-        size = len(body) or sections.get(name, 0)
-        kind = {"": 0, ".symtab": 2, ".shstrtab": 3, ".strtab": 3}.get(name, 1)
-        link = order.index(".strtab") if name == ".symtab" else 0
+        body = {".shstrtab": names, ".strtab": texts, ".symtab": table, ".symtab_shndx": owners}.get(name, b"")
+        size = len(body) or sections.get(name, 0 if name else all_of_them)
+        kind = {"": 0, ".symtab": 2, ".shstrtab": 3, ".strtab": 3, ".symtab_shndx": 18}.get(name, 1)
+        link = {"": the_last, ".symtab": 1, ".symtab_shndx": 2}.get(name, 0)
         place = (at + len(bodies), size, link, 0, alignment, 24)
         headers.append(struct.pack("<IIQQQQIIQQ", heads[name], kind, 0, 0, *place))
         bodies += body
     start = at + len(bodies)
     ident = b"\x7fELF\2\1\1".ljust(16, b"\0")
-    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, 190, 1, 0, 0, start, 0, 64, 0, 0, 64, len(order), 1)
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, 190, 1, 0, 0, start, 0, 64, 0, 0, 64, count, last)
     return header + bytes(bodies) + b"".join(headers)
 
 
@@ -88,6 +97,13 @@ def test_bytes_that_align_a_variable_are_not_lost(places: list[tuple[int, int]],
     symbols = [(f"v{number}", ".nv.global", *place, OBJECT) for number, place in enumerate(places)]
     unnamed = variables(cubin({".nv.global": 256}, symbols, alignment=16)).unnamed
     assert unnamed == (((".nv.global", lost),) if lost else ())
+
+
+def test_an_image_of_more_sections_than_its_header_can_count_is_read() -> None:
+    """From 65,280 on ELF has their number in the first section, and those of symbols in a table beside them."""
+    many = {f".text.f{number}": 0 for number in range(65_300)}
+    image = cubin({**many, ".nv.global": 16}, [("a", ".nv.global", 0, 16, OBJECT)])
+    assert variables(image).named == (Variable("a", ".nv.global", 0, 16),)
 
 
 def test_images_without_variables_have_none() -> None:

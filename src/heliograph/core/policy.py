@@ -125,7 +125,8 @@ def trust(key: Ed25519PublicKey, home: Path) -> Path:
 
 def create_file(path: Path, data: bytes, mode: int) -> bool:
     """Creates a file whole or not at all; False if it was there."""
-    draft = path.parent.with_name(f".{path.name}.{os.urandom(8).hex()}")  # not beside it: the trust folder holds keys only
+    # Not beside it: the trust folder holds keys only.
+    draft = path.parent.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -10,7 +10,7 @@ from heliograph.errors import ModuleError
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_SYMTAB, _OBJECT = 2, 1
+_SYMTAB, _SHNDX, _OBJECT, _WIDE = 2, 18, 1, 0xFFFF
 _DEVICE = ".nv.global"  # sections of __device__ variables: kernels may have written to them
 _VARIABLES = (_DEVICE, ".nv.constant3")  # and __constant__ ones: as in the image unless the host wrote to one by name
 
@@ -76,21 +76,25 @@ def _sections(image: bytes) -> tuple[list[tuple[int, ...]], bytes]:
     header = _HEADER.unpack_from(image)
     if header[0][:4] != b"\x7fELF":
         raise ValueError("no ELF file")
-    at, size, count, strings = header[6], header[11], header[12], header[13]
-    sections = [_SECTION.unpack_from(image, at + number * size) for number in range(count)]
-    table = sections[strings]
+    at, count, strings = header[6], header[12], header[13]
+    first = _SECTION.unpack_from(image, at)  # with very many sections it says how many, and which has the names
+    sections = [_SECTION.unpack_from(image, at + number * _SECTION.size) for number in range(count or first[5])]
+    table = sections[first[6] if strings == _WIDE else strings]
     return sections, image[table[4] : table[4] + table[5]]
 
 
 def _variables(image: bytes, sections: list[tuple[int, ...]], wanted: dict[int, str]) -> list[Variable]:
     found = []
-    for section in sections:
+    owners = {section[6]: section[4] for section in sections if section[1] == _SHNDX}  # where a symbol has no room
+    for number, section in enumerate(sections):
         if section[1] != _SYMTAB:
             continue
         table = sections[section[6]]
         names = image[table[4] : table[4] + table[5]]
-        for at in range(section[4], section[4] + section[5], _SYMBOL.size):
-            name, info, _, owner, value, size = _SYMBOL.unpack_from(image, at)
+        for index in range(section[5] // _SYMBOL.size):
+            name, info, _, owner, value, size = _SYMBOL.unpack_from(image, section[4] + index * _SYMBOL.size)
+            if owner == _WIDE and number in owners:
+                (owner,) = struct.unpack_from("<I", image, owners[number] + 4 * index)
             if info & 0xF == _OBJECT and owner in wanted and size:
                 found.append(Variable(_text(names, name), wanted[owner], value, size))
     return found
