@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from heliograph.serve.frames import Gain, Settings
 from heliograph.serve.front.journal import End, Journal, Row, Work, submit_of
-from heliograph.serve.front.text_stream import TextStream
+from heliograph.serve.front.text_stream import StopString, TextStream
 
 
 class Letters:
@@ -22,7 +22,7 @@ class Letters:
 
 
 def work(seeds: int = 1, limit: int = 100, stops: tuple[str, ...] = ()) -> Work:
-    return Work((1, 2, 3), tuple(range(seeds)), limit, 0, (9,), stops, Settings())
+    return Work((1, 2, 3), tuple(range(seeds)), limit, 0, (9,), tuple(map(StopString.of, stops)), Settings())
 
 
 def opened(journal: Journal, given_work: Work) -> tuple[tuple[Row, ...], list[int]]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from heliograph.serve.frames import Gain, Launched, Load, Settings
 from heliograph.serve.front.journal import Journal, Work
 from heliograph.serve.front.rounds import Rounds
-from heliograph.serve.front.text_stream import TextStream
+from heliograph.serve.front.text_stream import StopString, TextStream
 
 
 class Letters:
@@ -33,8 +33,8 @@ class Play:
         self.journal, self.rounds = Journal(), Rounds()
 
     def row(self, limit: int = 10_000, stops: tuple[str, ...] = ()) -> int:
-        work = Work((1,), (0,), limit, 0, (), stops, Settings())
-        (row,) = self.journal.open(work, lambda: TextStream(Letters(), stops), lambda kept: None)
+        work = Work((1,), (0,), limit, 0, (), tuple(map(StopString.of, stops)), Settings())
+        (row,) = self.journal.open(work, lambda: TextStream(Letters(), work.stop_strings), lambda kept: None)
         return row.number
 
     def launch(self, entry: str, *gains: Gain, **more: int) -> None:
@@ -90,9 +90,9 @@ launches = st.lists(st.tuples(st.sampled_from(["decode", "prefill"]), gains, st.
 def test_they_add_up(what: list[tuple]) -> None:
     play = Play()
     rows = []
+    work = Work((1,), (0,), 7, 0, (), (StopString.of("ab"),), Settings())
     for _ in range(6):
-        work = Work((1,), (0,), 7, 0, (), ("ab",), Settings())
-        rows += play.journal.open(work, lambda: TextStream(Letters(), ("ab",)), lambda kept: None)
+        rows += play.journal.open(work, lambda: TextStream(Letters(), work.stop_strings), lambda kept: None)
     for entry, gains, nanoseconds in what:
         play.launch(entry, *gains, nanoseconds=nanoseconds)
     rounds = play.rounds

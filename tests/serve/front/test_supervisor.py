@@ -24,7 +24,7 @@ from heliograph.errors import (
 from heliograph.serve.frames import Ended, Failed, Hello, Launched, Loaded, Ready, Settings, Start, encode
 from heliograph.serve.front.journal import End, Journal, Row, Work
 from heliograph.serve.front.supervisor import State, Supervisor
-from heliograph.serve.front.text_stream import TextStream
+from heliograph.serve.front.text_stream import StopString, TextStream
 from heliograph.serve.limits import Limits
 
 PATIENCE = 20.0
@@ -86,8 +86,10 @@ class Play:
         self.running = asyncio.ensure_future(self.supervisor.run())
 
     def submit(self, rows: int = 1, stops: tuple[str, ...] = ()) -> tuple[Row, ...]:
-        work = Work((1, 2), tuple(range(rows)), 100, 0, (), stops, Settings())
-        opened = self.journal.open(work, lambda: TextStream(Letters(), stops), lambda kept: self.changed.set())
+        work = Work((1, 2), tuple(range(rows)), 100, 0, (), tuple(map(StopString.of, stops)), Settings())
+        opened = self.journal.open(
+            work, lambda: TextStream(Letters(), work.stop_strings), lambda kept: self.changed.set()
+        )
         self.supervisor.submit(opened)
         return opened
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.serve.front.text_stream import TextStream
+from heliograph.serve.front.text_stream import StopString, TextStream
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Read:
 
 
 def read(pieces: Sequence[bytes], stops: Sequence[str] = (), least: int = 0) -> Read:
-    stream = TextStream(Pieces(pieces), stops, least)
+    stream = TextStream(Pieces(pieces), [StopString.of(stop) for stop in stops], least)
     shown = []
     for token in range(len(pieces)):
         stopped = stream.add(token)

@@ -11,6 +11,7 @@ from served import Served, face, ids, serving
 from wire import ask
 
 from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Decoder, FromFront, encode
+from heliograph.serve.front.text_stream import StopString
 
 HUGE = msgspec.structs.replace(LOADED, concurrency=10 * MAX_ROWS, blocks=10 * MAX_PROMPT, biases=10_000)
 
@@ -50,3 +51,14 @@ def test_the_most_that_is_taken_fits_a_frame(served: Served, most: dict[str, Any
     (again,) = Decoder[FromFront](FromFront).feed(encode(served.told.submits[-1]))
     assert again == served.told.submits[-1]
     assert served.heard.restarts == []
+
+
+def test_a_stop_string_is_made_ready_once_a_request_however_many_rows_look_for_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    of = StopString.of
+    monkeypatch.setattr(StopString, "of", lambda text: (made.append(text), of(text))[1])
+    stops = [f"{at}?" for at in range(16)]
+    assert complete(served, prompt=["a"] * 64, n=8, stop=stops) == 200
+    assert made == stops

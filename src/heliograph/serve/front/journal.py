@@ -12,7 +12,7 @@ from enum import Enum
 import msgspec
 
 from heliograph.serve.frames import Gain, Settings, Submit
-from heliograph.serve.front.text_stream import TextStream
+from heliograph.serve.front.text_stream import StopString, TextStream
 
 
 class End(Enum):
@@ -31,7 +31,7 @@ class Work(msgspec.Struct, frozen=True):
     limit: int
     least: int
     stop_tokens: tuple[int, ...]
-    stop_strings: tuple[str, ...]
+    stop_strings: tuple[StopString, ...]
     settings: Settings
 
 

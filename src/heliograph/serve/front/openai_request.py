@@ -16,6 +16,7 @@ import msgspec
 from heliograph.serve.frames import MAX_PROMPT, Settings
 from heliograph.serve.front.journal import Work
 from heliograph.serve.front.refusal import Refusal, invalid
+from heliograph.serve.front.text_stream import StopString
 from heliograph.serve.limits import Limits
 
 COMPLETION_TOKENS: Final = 16  # the default of /v1/completions, as OpenAI has it
@@ -354,10 +355,12 @@ def work_of(plan: Plan, prompts: Sequence[Sequence[int]], model: Model, seed: in
             raise invalid(f"a token outside of the vocabulary of {model.vocabulary}", param)
     if plan.n > model.concurrency:
         raise invalid(f"n is {plan.n}; this model runs {model.concurrency} rows at a time", "n")
-    stops = tuple(sorted({*plan.stop_tokens, *(() if plan.ignore_eos else model.eos)}))
-    if len(plan.settings.bias) + (len(stops) if plan.least else 0) > model.biases:
+    stop_tokens = tuple(sorted({*plan.stop_tokens, *(() if plan.ignore_eos else model.eos)}))
+    if len(plan.settings.bias) + (len(stop_tokens) if plan.least else 0) > model.biases:
         raise invalid(f"more than the {model.biases} biases that this model takes", "logit_bias")
-    return [_work(plan, tuple(prompt), stops, model, seed if plan.seed is None else plan.seed) for prompt in prompts]
+    stop_strings = tuple(map(StopString.of, plan.stop_strings))
+    seed = seed if plan.seed is None else plan.seed
+    return [_work(plan, tuple(prompt), stop_tokens, stop_strings, model, seed) for prompt in prompts]
 
 
 def _check_length(plan: Plan, prompt: Sequence[int], model: Model) -> None:
@@ -371,12 +374,15 @@ def _check_length(plan: Plan, prompt: Sequence[int], model: Model) -> None:
         )  # fmt: skip
 
 
-def _work(plan: Plan, prompt: tuple[int, ...], stops: tuple[int, ...], model: Model, seed: int) -> Work:
+def _work(
+    plan: Plan, prompt: tuple[int, ...], stop_tokens: tuple[int, ...], stop_strings: tuple[StopString, ...],
+    model: Model, seed: int,
+) -> Work:  # fmt: skip
     left = model.context - len(prompt)
     limit = left if plan.limit is None else min(plan.limit, left)
     return Work(
         prompt=prompt, seeds=tuple(seed_of(seed, copy) for copy in range(plan.n)), limit=limit,
-        least=min(plan.least, limit), stop_tokens=stops, stop_strings=plan.stop_strings, settings=plan.settings,
+        least=min(plan.least, limit), stop_tokens=stop_tokens, stop_strings=stop_strings, settings=plan.settings,
     )  # fmt: skip
 
 

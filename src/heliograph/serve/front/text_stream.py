@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 
 class PieceDecoder(Protocol):
     """``runtime.text.Decoder``."""
@@ -19,10 +21,28 @@ class PieceDecoder(Protocol):
     def end(self) -> str: ...
 
 
+class StopString(msgspec.Struct, frozen=True):
+    """One that is ready to be looked for, by any number of rows: to make it costs a step a character."""
+
+    text: str
+    falls: tuple[int, ...]  # length of the longest proper beginning of text[:i + 1] that also ends it
+
+    @classmethod
+    def of(cls, text: str) -> StopString:
+        falls = [0] * len(text)
+        length = 0
+        for at in range(1, len(text)):
+            while length and text[at] != text[length]:
+                length = falls[length - 1]
+            length += text[at] == text[length]
+            falls[at] = length
+        return cls(text, tuple(falls))
+
+
 class TextStream:
     """``add`` tokens, ``take`` what may be shown. One row."""
 
-    def __init__(self, decoder: PieceDecoder, stops: Sequence[str] = (), least: int = 0) -> None:
+    def __init__(self, decoder: PieceDecoder, stops: Sequence[StopString] = (), least: int = 0) -> None:
         """``least``: the text of so many tokens is not searched for stop strings."""
         self._decoder = decoder
         self._searches = [_Search(stop) for stop in stops]
@@ -72,22 +92,16 @@ class TextStream:
 
 
 class _Search:
-    """One stop string's automaton: ``matched`` characters of it end the text so far."""
+    """How far a row has come in one stop string: ``matched`` characters of it end the text so far."""
 
-    def __init__(self, stop: str) -> None:
+    def __init__(self, stop: StopString) -> None:
         self._stop = stop
-        self._fall = [0] * len(stop)  # length of the longest proper beginning of stop[:i + 1] that also ends it
         self.matched = 0
-        length = 0
-        for at in range(1, len(stop)):
-            while length and stop[at] != stop[length]:
-                length = self._fall[length - 1]
-            length += stop[at] == stop[length]
-            self._fall[at] = length
 
     def step(self, character: str) -> int:
         """The length of the stop string if this character completes it, else 0."""
-        while self.matched and self._stop[self.matched] != character:
-            self.matched = self._fall[self.matched - 1]
-        self.matched += self._stop[self.matched] == character
-        return self.matched if self.matched == len(self._stop) else 0
+        text, falls = self._stop.text, self._stop.falls
+        while self.matched and text[self.matched] != character:
+            self.matched = falls[self.matched - 1]
+        self.matched += text[self.matched] == character
+        return self.matched if self.matched == len(text) else 0
