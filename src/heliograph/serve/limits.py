@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True):
     # ---- the queue
     waiting: int = 1024  # requests that wait or run; more are answered 503
     bodies: int = 256 << 20  # bytes of their bodies together; more are answered 503
+    rows: int = 1 << 17  # that wait or run; more are answered 503
     hold: float = 120.0  # an early request waits this long for the core to be loaded
     # ---- a connection
     stall: float = 60.0  # a client that takes nothing for so long is dropped
@@ -34,7 +35,6 @@ class Limits(msgspec.Struct, frozen=True):
     start: float = 300.0  # from its start to Loaded, and from there to Ready
     silence: float = 120.0  # without a frame while rows are under way: it hangs
     unsent: int = 16 << 20  # bytes of frames that the front has not taken: the worker pauses
-    rows: int = 1 << 17  # that wait or run in it
     rounds_between_builds: int = 256  # one bucket is built in so many rounds while rows run
     quiet: float = 0.2  # without a row, then buckets are built one after the other
     early: float = 0.02  # after its event loop began the front has heard the clients that came before; see Proceed

@@ -37,6 +37,7 @@ TESTED = {
     "body_wait": "test_a_body_that_does_not_come_is_not_waited_for",
     "waiting": "test_more_requests_than_may_wait_are_refused",
     "bodies": "test_more_bytes_than_may_wait_are_refused",
+    "rows": "test_more_rows_than_may_wait_are_refused",
     "hold": "test_a_request_is_held_only_so_long",
     "stall": "test_a_client_that_takes_nothing_is_dropped",
     "keep_alive": "test_an_idle_connection_is_closed",
@@ -49,7 +50,6 @@ TESTED = {
     "restarts": "test_a_worker_that_ends_too_often_ends_the_server",
     "restart_window": "test_deaths_long_ago_do_not_count",
     "unsent": "test_what_the_front_does_not_take_is_kept_in_order_up_to_the_bound",
-    "rows": "test_more_rows_than_the_limit_are_refused",
     "rounds_between_builds": "test_under_steady_load_every_bucket_is_built_one_in_a_stated_number_of_rounds",
     "quiet": "test_rows_that_come_soon_do_not_wait_for_a_build",
     "early": "test_self_tests_go_on_once_early_clients_have_been_heard_and_at_once_after_a_restart",
@@ -180,6 +180,22 @@ def test_more_bytes_than_may_wait_are_refused() -> None:
         assert ask(served.url, "/tokenize", {"prompt": "a" * 400}).status == 503
         assert [each.result(30).status for each in running] == [200, 200]
         assert ask(served.url, CHAT, large).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_more_rows_than_may_wait_are_refused(stream: bool) -> None:
+    script = Script(line=lambda submit, place: Line(ids("x" * 100)), interval=0.01)
+    text = {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 100}
+    with serving(script, limits=Limits(rows=5)) as served, ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(ask, served.url, CHAT, chat(n=2)), pool.submit(ask, served.url, "/v1/completions", text)]
+        served.eventually(lambda: len(served.told.submits) == 3)
+        for path, body in ((CHAT, chat(n=2)), ("/v1/completions", text)):
+            answer = ask(served.url, path, body | {"stream": stream})
+            assert (answer.status, answer.error["type"]) == (503, "server_error")
+            assert {"retry-after", "retry-after-ms"} <= answer.headers.keys()
+        assert ask(served.url, CHAT, chat(stream=stream)).status == 200
+        assert [each.result(30).status for each in running] == [200, 200]
+        assert ask(served.url, CHAT, chat(n=2, stream=stream)).status == 200
 
 
 def test_a_request_is_held_only_so_long() -> None:
