@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "elf_image.h"
 #include "sealed_image.h"
 
 namespace nb = nanobind;
@@ -50,6 +51,11 @@ void bind_images(nb::module_ &m) {
       .def("fileno", &SealedImage::descriptor, "The descriptor; open for as long as this object or a module made of it.")
       .def_prop_ro("size", &SealedImage::size)
       .def("refusal", &SealedImage::refusal, "The policy that forbids code in this place, or an empty string.");
+  m.def("unfit_module", [](const Bytes &image, const std::vector<uint16_t> &machines) {
+    return unfit_module(image.span(), machines);
+  }, "image"_a, "machines"_a, nb::sig("def unfit_module(image: Buffer, machines: Sequence[int]) -> str"),
+        "Why an image is no freestanding kernel module of one of these machines (ELF's e_machine), as load_module of\n"
+        "the host device sees it; empty if it is one. Loads nothing.");
 
   nb::class_<Module>(m, "Module", nb::is_weak_referenceable())
       .def_prop_ro("abi", &Module::abi)

@@ -2,16 +2,12 @@
 
 #include <elf.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace hg {
 namespace {
 
-#if defined(__x86_64__)
-constexpr uint16_t kMachine = EM_X86_64;
-#elif defined(__aarch64__)
-constexpr uint16_t kMachine = EM_AARCH64;
-#endif
 constexpr uint16_t kMaxSegments = 64;
 
 template <class T>
@@ -21,9 +17,10 @@ bool read_at(std::span<const uint8_t> bytes, uint64_t at, T &out) {
   return true;
 }
 
-std::string check_header(const Elf64_Ehdr &header) {
+std::string check_header(const Elf64_Ehdr &header, std::span<const uint16_t> machines) {
   if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return "a file that is no ELF object";
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_machine != kMachine)
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
+      std::find(machines.begin(), machines.end(), header.e_machine) == machines.end())
     return "an object for another processor";
   if (header.e_type != ET_DYN || header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phnum == 0 ||
       header.e_phnum > kMaxSegments)
@@ -43,6 +40,9 @@ std::string check_dynamic(std::span<const uint8_t> bytes, const Elf64_Phdr &part
       case DT_FLAGS_1:
         if (entry.d_un.d_val & DF_1_NODELETE) return "a module that cannot be unloaded";
         break;
+      case DT_FLAGS:
+        if (entry.d_un.d_val & DF_TEXTREL) return "a module whose code needs relocations";
+        break;
       case DT_TEXTREL: return "a module whose code needs relocations";
       default: break;
     }
@@ -54,6 +54,8 @@ std::string check_dynamic(std::span<const uint8_t> bytes, const Elf64_Phdr &part
 std::string check_segment(std::span<const uint8_t> bytes, const Elf64_Phdr &part, uint64_t &end) {
   if (part.p_type == PT_TLS) return "a module with thread-local storage";
   if (part.p_type == PT_INTERP) return "a program";
+  if (part.p_flags & PF_X && part.p_type == PT_GNU_STACK) return "a module that wants an executable stack";
+  if (part.p_flags & PF_X && part.p_flags & PF_W) return "memory that is writable and executable";
   if (part.p_type != PT_LOAD && part.p_type != PT_DYNAMIC) return {};
   if (part.p_offset > bytes.size() || part.p_filesz > bytes.size() - part.p_offset || part.p_filesz > part.p_memsz)
     return "a segment beyond the end of the file";
@@ -65,20 +67,22 @@ std::string check_segment(std::span<const uint8_t> bytes, const Elf64_Phdr &part
 
 }  // namespace
 
-std::string unfit_module(std::span<const uint8_t> bytes) {
+std::string unfit_module(std::span<const uint8_t> bytes, std::span<const uint16_t> machines) {
   Elf64_Ehdr header;
   if (!read_at(bytes, 0, header)) return "a file too short for an ELF header";
-  std::string unfit = check_header(header);
+  std::string unfit = check_header(header, machines);
   uint64_t end = 0;
-  bool dynamic = false;
+  bool dynamic = false, stack = false;
   for (unsigned i = 0; i < header.e_phnum && unfit.empty(); ++i) {
     Elf64_Phdr part;
     if (header.e_phoff > bytes.size() || !read_at(bytes, header.e_phoff + i * sizeof part, part))
       return "program headers beyond the end of the file";
     unfit = check_segment(bytes, part, end);
     dynamic |= part.p_type == PT_DYNAMIC;
+    stack |= part.p_type == PT_GNU_STACK;
   }
   if (unfit.empty() && (end == 0 || !dynamic)) return "an object with nothing to load";
+  if (unfit.empty() && !stack) return "a module that says nothing of its stack, which the loader makes executable then";
   return unfit;
 }
 

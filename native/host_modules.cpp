@@ -1,6 +1,7 @@
 #include "host_modules.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -14,6 +15,11 @@
 namespace hg {
 namespace {
 
+#if defined(__x86_64__)
+constexpr uint16_t kMachine[] = {EM_X86_64};
+#elif defined(__aarch64__)
+constexpr uint16_t kMachine[] = {EM_AARCH64};
+#endif
 constexpr uint32_t kMaxFunctions = 65'536, kMaxParamBytes = 4'096;
 
 [[noreturn]] void refuse(const SealedImage &image, const std::string &found, const std::string &required,
@@ -64,7 +70,7 @@ class Handles {
 std::shared_ptr<void> open_image(const SealedImage &image) {
   if (std::string policy = image.refusal(); !policy.empty())
     refuse(image, policy, "a place that may hold code", "seal the image in another place: memory, runtime or cache");
-  std::string unfit = unfit_module(MappedImage(image).bytes());
+  std::string unfit = unfit_module(MappedImage(image).bytes(), kMachine);
   if (!unfit.empty())
     refuse(image, unfit, "a freestanding shared object of this machine", "the image is damaged: capture again");
   void *opened = dlopen(image.path().c_str(), RTLD_NOW | RTLD_LOCAL);

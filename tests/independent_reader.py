@@ -759,21 +759,29 @@ def check_image(image: bytes, target: dict[str, Any]) -> None:
     arch = target["arch"]
     need(machine == (62 if arch.startswith("x86-64") else 183) or (machine == 62 and arch == "generic"), "M39")
     first, count = number(32, 8), number(56, 2)
-    need(number(16, 2) == 3 and number(54, 2) == 56 and count, "M39")
-    need(first + 56 * count <= len(image), "M39")
+    need(number(16, 2) == 3 and number(54, 2) == 56 and 0 < count <= 64, "M39")
+    kinds, end = set(), 0
     for at in range(first, first + 56 * count, 56):
-        kind, flags = number(at, 4), number(at + 4, 4)
+        kind, flags, begin, address, size, memory = (
+            number(at + offset, width) for offset, width in ((0, 4), (4, 4), (8, 8), (16, 8), (32, 8), (40, 8))
+        )
+        kinds.add(kind)
         need(kind not in {3, 7}, "M39")
         need(not (flags & 1 and (flags & 2 or kind == 0x6474E551)), "M39")
+        need(kind not in {1, 2} or (begin + size <= len(image) and size <= memory), "M39")
+        if kind == 1:
+            need(end <= address <= 1 << 32 and memory <= 1 << 32, "M39")
+            end = address + memory
         if kind == 2:
-            begin, size = number(at + 8, 8), number(at + 32, 8)
-            need(begin + size <= len(image) and size % 16 == 0, "M39")
-            for entry in range(begin, begin + size, 16):
-                tag = number(entry, 8)
+            for entry in range(begin, begin + size - 15, 16):
+                tag, value = number(entry, 8), number(entry + 8, 8)
                 if tag == 0:
                     break
-                need(tag not in {1, 12, 13, 25, 26, 32}, "M39")
-    return None
+                need(tag not in {1, 12, 13, 22, 25, 26, 32}, "M39")
+                need(not ((tag == 30 and value & 4) or (tag == 0x6FFFFFFB and value & 8)), "M39")
+            else:
+                raise Refused("M39")
+    return need({1, 2, 0x6474E551} <= kinds and end > 0, "M39")
 
 
 # ---- all of it ---------------------------------------------------------------------------------------------------

@@ -28,6 +28,12 @@ class SealedImage:
     def refusal(self) -> str:
         """The policy that forbids code in this place, or an empty string."""
 
+def unfit_module(image: Buffer, machines: Sequence[int]) -> str:
+    """
+    Why an image is no freestanding kernel module of one of these machines (ELF's e_machine), as load_module of
+    the host device sees it; empty if it is one. Loads nothing.
+    """
+
 class Module:
     @property
     def abi(self) -> int: ...

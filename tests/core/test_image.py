@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import independent_reader
+from heliograph._native import HostDevice, SealedImage
 from heliograph.core.image import check_image
 from heliograph.core.manifest import Target
-from heliograph.errors import FormatError
+from heliograph.errors import FormatError, ModuleError
 from tiny_core import LEVEL, TinyCore, probe_image
 
 SOURCE = 'extern "C" __attribute__((visibility("default"))) int f() { return 1; }\n'
@@ -66,6 +67,8 @@ REFUSED = {
         SOURCE + '__attribute__((section(".interp"), used)) extern const char i[] = "/lib/ld.so";',
         LINK,
     ),
+    "has code that is relocated": (SOURCE + 'asm(".text; .quad f");', LINK),
+    "cannot be unloaded": (SOURCE, [*LINK, "-Wl,-z,nodelete"]),
     "is an object file": (SOURCE, ["-c"]),
 }
 
@@ -74,7 +77,49 @@ REFUSED = {
 def test_an_image_that_a_linker_made_otherwise_is_refused(tmp_path: Path, name: str) -> None:
     """M39"""
     source, flags = REFUSED[name]
-    assert verdict(build(tmp_path, source, *flags)) == "M39"
+    image = build(tmp_path, source, *flags)
+    assert verdict(image) == "M39"
+    refused_by_the_loader(image)
+
+
+def refused_by_the_loader(image: bytes) -> None:
+    device = HostDevice(workers=1)
+    with pytest.raises(ModuleError, match="freestanding"):
+        device.load_module(SealedImage("probe", image))
+    device.close()
+
+
+SEGMENT, KIND, OFFSET, SIZE, MEMORY = 56, 0, 8, 32, 40
+LOAD, DYNAMIC, STACK = 1, 2, 0x6474E551
+
+
+def altered(kind: int, field: int, value: int) -> bytes:
+    """The probe with a field of its first segment of a kind altered."""
+    image = bytearray(probe_image())
+    at = struct.unpack_from("<Q", image, 32)[0]
+    while struct.unpack_from("<I", image, at)[0] != kind:
+        at += SEGMENT
+    struct.pack_into("<I" if field == KIND else "<Q", image, at + field, value)
+    return bytes(image)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        altered(DYNAMIC, KIND, 0),
+        altered(DYNAMIC, SIZE, 16),
+        altered(LOAD, OFFSET, 1 << 40),
+        altered(LOAD, SIZE, 1 << 40),
+        altered(LOAD, MEMORY, 1 << 40),
+        altered(STACK, KIND, 0),
+        *(probe_image()[:size] for size in (100, 1000, 5000)),
+    ],
+    ids=["not dynamic", "no end", "outside", "too long", "too large", "any stack", "100", "1000", "5000"],
+)
+def test_an_image_with_a_segment_missing_or_beyond_the_file_is_refused(image: bytes) -> None:
+    """M39: by verify as by the loader."""
+    assert verdict(image) == "M39"
+    refused_by_the_loader(image)
 
 
 def test_an_image_for_another_processor_is_refused() -> None:
