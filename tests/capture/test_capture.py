@@ -25,7 +25,7 @@ from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.core.write import DraftWriter
 from heliograph.device.host import open_host
-from heliograph.errors import CoreExistsError, FlagsError, GraphStateError, UsageError
+from heliograph.errors import CoreExistsError, FlagsError, GraphStateError, ReplayManifestError, UsageError
 from heliograph.runtime.load import load
 
 ROOT = Path(__file__).parents[2]
@@ -129,9 +129,22 @@ def test_no_executable_is_made_for_templates_and_one_a_graph_for_executables() -
         with record(mlp(), mlp_spec(), device=device, retain=retain) as recording:
             assert device.counters()["executables_created"] == count
             if retain == "template":
-                with pytest.raises(GraphStateError):
+                with pytest.raises(ReplayManifestError):
                     recording.run("step", rows=1)
         device.close()
+
+
+def test_an_executable_with_other_flags_than_recorded_is_not_replayed() -> None:
+    """R9: every graph is checked before the first launch of any."""
+    device = open_host(workers=1)
+    with record(mlp(), mlp_spec(), device=device) as recording:
+        for number, recorded in enumerate(recording.graphs):
+            recorded.graph.instantiate(flags=8 if number else 0)
+        with pytest.raises(ReplayManifestError) as refused:
+            recording.run("step", rows=1)
+        assert "USE_NODE_PRIORITY (8)" in refused.value.found
+        assert device.counters()["launches"] == 0
+    device.close()
 
 
 def test_a_released_recording_has_given_everything_back_and_cannot_be_used() -> None:

@@ -14,7 +14,7 @@ from heliograph._native import Device, Stream
 from heliograph.capture.arena import Arena
 from heliograph.capture.buffers import BufferTable
 from heliograph.capture.kernels import Kernels
-from heliograph.capture.manifests import ExportManifest
+from heliograph.capture.manifests import ExportManifest, ReplayManifest
 from heliograph.capture.places import PlacedGraph
 from heliograph.capture.spec import CaptureSpec, Shape
 from heliograph.core.manifest import Buffer, Target, Tensor
@@ -76,6 +76,7 @@ class Recording:
         self.kept = kept
         self.limits = limits
         self._closing = closing
+        self._replayable = False  # whether that was checked
 
     def weights(self, piece: int) -> Iterator[memoryview | bytes]:
         """The weights region in pieces of at most ``piece`` bytes: on the host a view each, else a copy."""
@@ -90,8 +91,15 @@ class Recording:
 
     # ---- replaying in this process ---------------------------------------------------------------------------------
     def run(self, entry: str, **shape: int) -> None:
-        """Replays a bucket on what its inputs hold, and waits. Needs executables (``retain="executable"``)."""
-        self._graph(entry, shape).graph.launch(self.stream)
+        """Replays a bucket on what its inputs hold, and waits. Needs executables (``retain="executable"``).
+
+        ReplayManifestError, before the first launch, if a graph has none or one that is not as it was recorded.
+        """
+        graph = self._graph(entry, shape).graph
+        if not self._replayable:
+            ReplayManifest(self.manifest).check()
+            self._replayable = True
+        graph.launch(self.stream)
         self.stream.synchronize()
 
     def write(self, entry: str, shape: Shape, field: str, data: bytes) -> None:
