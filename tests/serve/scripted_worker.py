@@ -55,6 +55,7 @@ class Script:
     start_delay: float = 0.0
     dies_after: int = -1  # launches, in the middle of a frame
     hangs_after: int = -1  # launches; it stays alive and says nothing
+    deaf: bool = False  # reads nothing
     ignores_stop: bool = False  # and the end of its socket
     broken: bytes = b""  # written after Loaded and Ready, whatever it is, by one worker
 
@@ -127,6 +128,8 @@ class ScriptedWorker:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         decoder = Decoder[FromFront](FromFront)
         while data := await reader.read(1 << 16):
+            while self._script.deaf:
+                await asyncio.sleep(0.002)
             for message in decoder.feed(data):
                 self._hear(message)
         if not (self._over.is_set() or self._script.ignores_stop):

@@ -53,7 +53,7 @@ LAUNCHED = Launched(
 )  # fmt: skip
 FRONT: list[Message] = [
     Start(PROTOCOL, "/cores/smollm2"),
-    Start(PROTOCOL, "ü", threads=2, units=100, memory=1 << 40, wait_all=True),
+    Start(PROTOCOL, "ü", device=1, threads=2, units=100, memory=1 << 40, wait_all=True),
     Submit(rows=((0, -(2**63)), (2**53, 2**63 - 1)), prompt=(0, 2**31 - 1), limit=2**31),
     Submit(rows=((7, 1),), prompt=(1,), limit=1, least=1, stops=(2, 3), settings=SETTINGS),
     Cancel(rows=(1, 2, 3)),

@@ -53,6 +53,7 @@ class Start(Frame, tag="start", frozen=True):
 
     protocol: int
     core: str  # path
+    device: Count = 0  # number of the CUDA device
     threads: Count = 0  # that run kernels
     units: Count = 0  # KV blocks, the padding block included
     memory: Count = 0  # bytes that may be used

@@ -25,6 +25,7 @@ class Limits(msgspec.Struct, frozen=True):
     waiting: int = 1024  # requests that wait or run; more are answered 503
     bodies: int = 256 << 20  # bytes of their bodies together; more are answered 503
     rows: int = 1 << 17  # that wait or run; more are answered 503
+    unread: int = 16 << 20  # bytes of frames that the worker has not taken; new requests are answered 503
     hold: float = 120.0  # an early request waits this long for the core to be loaded
     # ---- a connection
     stall: float = 60.0  # a client that takes nothing for so long is dropped

@@ -415,6 +415,35 @@ def test_a_worker_that_says_nothing_while_rows_are_under_way_is_killed() -> None
     play(body, given)
 
 
+def test_a_worker_that_takes_nothing_is_killed_though_every_client_has_left() -> None:
+    async def body(p: Play) -> None:
+        await p.ready()
+        given.deaf = True
+        p.supervisor.cancel(p.submit())
+        await p.until(lambda: len(p.watch.restarts) == 1)
+        assert await p.told.workers[0].ended() == -9
+
+    given = script()
+    play(body, given)
+
+
+def test_a_worker_that_takes_nothing_is_killed_though_it_has_said_all_that_is_waited_for() -> None:
+    async def body(p: Play) -> None:
+        await p.ready()
+        (row,) = p.submit()
+        await p.until(lambda: bool(row.tokens))
+        given.deaf = True
+        while row.end is None:
+            while not p.supervisor.full:
+                p.supervisor.cancel(p.submit())
+            await asyncio.sleep(0.002)
+        await p.until(lambda: len(p.watch.restarts) == 1)
+        assert await p.told.workers[0].ended() == -9
+
+    given = script(interval=0.05)
+    play(body, given, replace(SHORT, unread=1000))
+
+
 def test_cancelling_others_does_not_make_a_hanging_worker_live_longer() -> None:
     async def body(p: Play) -> None:
         await p.ready()

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripted_worker import Line, Script
+from scripted_worker import LOADED, Line, Script
 from served import face, ids, serving
 from wire import ask, connect, post, read_all
 
 from heliograph.runtime.text import Text
+from heliograph.serve.frames import MAX_PROMPT, Submit
 from heliograph.serve.front.start import raise_descriptors
 from heliograph.serve.limits import Limits
 
@@ -38,6 +39,7 @@ TESTED = {
     "waiting": "test_more_requests_than_may_wait_are_refused",
     "bodies": "test_more_bytes_than_may_wait_are_refused",
     "rows": "test_more_rows_than_may_wait_are_refused",
+    "unread": "test_a_worker_that_takes_nothing_gets_no_more",
     "hold": "test_a_request_is_held_only_so_long",
     "stall": "test_a_client_that_takes_nothing_is_dropped",
     "keep_alive": "test_an_idle_connection_is_closed",
@@ -196,6 +198,44 @@ def test_more_rows_than_may_wait_are_refused(stream: bool) -> None:
         assert ask(served.url, CHAT, chat(stream=stream)).status == 200
         assert [each.result(30).status for each in running] == [200, 200]
         assert ask(served.url, CHAT, chat(n=2, stream=stream)).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_worker_that_takes_nothing_gets_no_more(stream: bool) -> None:
+    """Answers under way go on, and clients may leave."""
+
+    def line(submit: Submit, place: int) -> Line:
+        return Line([5] * (300 if len(submit.prompt) < 100 else 1))
+
+    script = Script(line=line, interval=0.01, loaded=msgspec.structs.replace(LOADED, blocks=MAX_PROMPT))
+    core = msgspec.structs.replace(face(), facts=msgspec.structs.replace(face().facts, context=MAX_PROMPT))
+    large = {"model": "tiny", "prompt": [258] * 100_000, "stream": stream}
+    with serving(script, limits=Limits(unread=1 << 20), core=core) as served, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ask, served.url, CHAT, chat(stream=True))
+        served.eventually(lambda: len(served.told.launches) > 1)
+        script.deaf = True
+        clients = []
+        for _ in range(8):
+            client = connect(served.url)
+            clients.append(client)
+            client.sendall(post("/v1/completions", large))
+            client.settimeout(0.5)
+            try:
+                head = client.recv(1000)
+            except TimeoutError:
+                continue
+            break
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: " in head
+        assert 4 <= len(clients) < 8  # of 300 kB each, some of which the socket took
+        answer = ask(served.url, CHAT, chat(stream=stream))
+        assert (answer.status, "retry-after-ms" in answer.headers) == (503, True)
+        for client in clients:
+            client.close()
+        assert len(running.result(30).events) > 300
+        script.deaf = False
+        served.eventually(lambda: ask(served.url, CHAT, chat(max_tokens=1)).status == 200)
+        served.eventually(lambda: len(served.told.cancelled) >= len(clients) - 1)
 
 
 def test_a_request_is_held_only_so_long() -> None:

@@ -130,10 +130,12 @@ class Service:
         return await asyncio.to_thread(lambda: text.decode(tokens, controls=True))
 
     def generate(self, plan: Plan, prompts: Sequence[Sequence[int]], model: Model, text: Text) -> Generation:
-        """Starts to generate. Refusal if the plan does not fit the model, or there are too many rows; :meth:`cancel` it
-        when nobody waits."""
+        """Starts to generate. Refusal if the plan does not fit the model, or the worker has too much to do;
+        :meth:`cancel` it when nobody waits."""
         generation = Generation(self.metrics.timer(self.world.clock))
         works = work_of(plan, prompts, model, self.world.seed())
+        if self.supervisor.full:
+            raise unavailable("the worker has not taken what others asked")
         if len(self.journal) + sum(len(work.seeds) for work in works) > self.limits.rows:
             raise unavailable(f"{len(self.journal)} rows wait or run already")
         generation.prompt_tokens = sum(len(prompt) for prompt in prompts)

@@ -34,6 +34,7 @@ class Options(msgspec.Struct, frozen=True):
     core: Path
     host: str = "127.0.0.1"
     port: int = 0  # 0: any free one
+    device: int = 0  # number of the CUDA device
     threads: int = 0  # of the worker that run kernels
     units: int = 0  # KV blocks
     memory: int = 0  # bytes
@@ -109,8 +110,8 @@ def tell_start(process: Process, options: Options) -> None:
     from heliograph.serve.frames import PROTOCOL, Start, encode  # noqa: PLC0415  while its interpreter starts
 
     start = Start(
-        protocol=PROTOCOL, core=str(options.core), threads=options.threads, units=options.units,
-        memory=options.memory, wait_all=options.wait_all,
+        protocol=PROTOCOL, core=str(options.core), device=options.device, threads=options.threads,
+        units=options.units, memory=options.memory, wait_all=options.wait_all,
     )  # fmt: skip
     with contextlib.suppress(BrokenPipeError):  # it has died: whoever reads from it will see that
         process.socket.sendall(encode(start))

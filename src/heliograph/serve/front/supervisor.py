@@ -123,6 +123,11 @@ class Supervisor:
         self._say(Stop())
         self._be_patient(self._limits.stop if self.state in SERVING else 0.0)
 
+    @property
+    def full(self) -> bool:
+        """Whether the worker has left so much that it should get no more rows. Cancels are bounded by rows."""
+        return self._writer is not None and self._writer.transport.get_write_buffer_size() > self._limits.unread
+
     def submit(self, rows: Sequence[Row]) -> None:
         """Rows of one piece of work. They fail at once if no worker is loaded."""
         if self.state not in SERVING:
@@ -134,10 +139,9 @@ class Supervisor:
             self._be_patient(self._limits.silence)
 
     def cancel(self, rows: Sequence[Row]) -> None:
-        """Ends rows whose client has gone; those that have ended are left alone."""
+        """Ends rows whose client has gone; those that have ended are left alone. The worker owes a frame for the
+        others, so its silence goes on to count."""
         self._drop([row.number for row in rows if self._journal.finish(row.number, End.CANCELLED)])
-        if not self._journal and not self._stopping and self.state is State.READY:
-            self._be_patient(None)
 
     # ---- one worker ------------------------------------------------------------------------------------------------
     async def _live(self, worker: Worker) -> None:
@@ -260,13 +264,13 @@ class Supervisor:
             self._say(Cancel(rows=tuple(numbers[at : at + MAX_ROWS])))
 
     def _relax(self) -> None:
-        """A frame came: the next one is due in a while if rows are under way."""
+        """A frame came: the next one is due in a while if rows are under way, or much was not taken."""
         if self._stopping:
             return
         if self.state is State.TESTING:
             self._be_patient(self._limits.start)
         else:
-            self._be_patient(self._limits.silence if self._journal else None)
+            self._be_patient(self._limits.silence if self._journal or self.full else None)
 
     def _be_patient(self, seconds: float | None) -> None:
         with contextlib.suppress(RuntimeError):  # it has run out already, or nothing waits

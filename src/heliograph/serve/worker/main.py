@@ -83,6 +83,7 @@ def start(link: Link, held: ExitStack) -> Engine:
         program = load(
             verified,
             workers=order.threads,
+            index=order.device,
             units=order.units or None,
             memory=order.memory or None,
             ready=(),
