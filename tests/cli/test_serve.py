@@ -13,14 +13,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from as_cuda import as_cuda
+from fake_cuda.control import FakeCuda
 from heliograph.cli.answer import Answer, Server
+from heliograph.core.policy import Policy
+from heliograph.core.sign import development_key
+from heliograph.core.verify import verify
 from tiny_models import SMALL, capture_small, random_model, write_hf
 
 HELIOGRAPH = str(Path(sys.executable).parent / "heliograph")
@@ -37,6 +42,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def core(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return capture_small(model, tmp_path_factory.mktemp("cores"))
+
+
+@pytest.fixture(scope="module")
+def cuda_core(core: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with verify(core, Policy.local(home)) as verified:
+        return replace(as_cuda(verified), key=development_key(home)).write(tmp_path_factory.mktemp("cuda"))
 
 
 class Lines:
@@ -247,6 +258,23 @@ def test_more_memory_than_there_is_is_an_error_of_devices(core: Path) -> None:
     assert (code, error["error"]) == (6, "OutOfMemoryError")
 
 
+def test_the_device_that_is_chosen_serves_and_one_that_is_not_there_is_an_error(
+    cuda_core: Path, fake_cuda: FakeCuda
+) -> None:
+    with serving(cuda_core, "--device", "1") as server:
+        assert server.ask(model="tiny").tokens == 4
+        assert server.end() == 0
+    code, error = failing(str(cuda_core), "--port", "0", "--device", "2")
+    assert (code, error["error"]) == (6, "DriverError")
+
+
+def test_a_device_number_for_a_host_core_is_a_usage_error(core: Path) -> None:
+    code, error = failing(str(core), "--port", "0", "--device", "3")
+    assert (code, error["error"]) == (2, "UsageError")
+    with serving(core, "--device", "0") as server:
+        assert server.ask(model="tiny").tokens == 4
+
+
 def test_it_serves_where_torch_is_not_installed(core: Path, torch_free_python: Path) -> None:
     with serving(core, program=str(torch_free_python.parent / "heliograph")) as server:
         assert server.ask(model="tiny").tokens == 4
@@ -268,7 +296,7 @@ def test_a_capture_becomes_the_server_of_its_core_in_the_same_process(model: Pat
         assert server.end() == 0
 
 
-@pytest.mark.parametrize("options", [("--port", "0"), ("--host", "::1"), ("--range-census",)])
+@pytest.mark.parametrize("options", [("--port", "0"), ("--host", "::1"), ("--range-census",), ("--device", "1")])
 def test_options_that_would_have_no_effect_are_refused_before_anything_is_captured(
     model: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

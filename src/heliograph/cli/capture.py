@@ -86,6 +86,11 @@ def command(
             "reading the options", found="--range-census", required="--target cuda beside it",
             hint="a host capture knows its pointers and has no census: leave it out",
         )  # fmt: skip
+    if device and target != "cuda":
+        raise UsageError(
+            "reading the options", found=f"--device {device}", required="--target cuda beside it",
+            hint="the number is of a CUDA device: leave it out, or add --target cuda",
+        )  # fmt: skip
     with progress(as_json) as tell:
         made = _made(model, target)
         core = capture(
@@ -103,14 +108,14 @@ def command(
             progress=tell,
         )
     with verify(core, Policy.local()) as verified:
-        description = describe(verified) | {"fits": fits(verified)}
+        description = describe(verified) | {"fits": fits(verified, device)}
     if as_json:
         print_json({"core": str(core)} | description)
     else:
         show(description, console())
         click.echo(f"\ncore written to {core}")
     if then == "serve":
-        server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), *given]
+        server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), "--device", str(device), *given]
         handover(server + ["--json"] * as_json, environment=serving_environment())
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from heliograph.cli.output import show_error
+from heliograph.cli.output import device_option, show_error
 from heliograph.cli.size import Size
 from heliograph.errors import HeliographError
 from heliograph.serve.front.start import Options, serve
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.argument("core", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free port.")
+@device_option
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads that run kernels; default one a processor.")
 @click.option(
     "--units", type=click.IntRange(0), default=0, help="KV blocks; default what the core can use or what fits."
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON line an event, also on a terminal.")
 @click.pass_obj
 def command(
-    copies: Copies | None, core: Path, host: str, port: int, threads: int, units: int, memory: int, model: str,
-    strict: bool, wait_all: bool, shutdown_timeout: float, as_json: bool,
+    copies: Copies | None, core: Path, host: str, port: int, device: int, threads: int, units: int, memory: int,
+    model: str, strict: bool, wait_all: bool, shutdown_timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve CORE over HTTP until SIGTERM or Ctrl-C.
 
@@ -55,8 +56,8 @@ def command(
     if not math.isfinite(shutdown_timeout):
         raise click.BadParameter(f"{shutdown_timeout} is no number of seconds", param_hint="--shutdown-timeout")
     options = Options(
-        core=core, host=host, port=port, threads=threads, units=units, memory=memory, wait_all=wait_all, strict=strict,
-        alias=model, shutdown=shutdown_timeout,
+        core=core, host=host, port=port, device=device, threads=threads, units=units, memory=memory, wait_all=wait_all,
+        strict=strict, alias=model, shutdown=shutdown_timeout,
     )  # fmt: skip
     worker, renderer = copies or (None, None)
     return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table(), worker, renderer)

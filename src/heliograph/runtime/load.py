@@ -75,8 +75,8 @@ def load(
     threads: that read weights; 0 for one a processor, at most eight.
     check: False leaves out chunk digests and self-tests, to measure what they cost. It has no other use.
 
-    Raises TargetError, DriverError (no CUDA driver), AddressTakenError, OutOfMemoryError, ModuleError, TamperedError,
-    SelfTestError.
+    Raises UsageError, TargetError, DriverError (no CUDA driver), AddressTakenError, OutOfMemoryError, ModuleError,
+    TamperedError, SelfTestError.
     """
     phases = Phases()
     with ExitStack() as undo:
@@ -102,6 +102,11 @@ def load(
 
 def _open(core: Core, workers: int, index: int) -> Device:
     if core.target.device == "host":
+        if index:
+            raise UsageError(
+                "opening a device", found=f"the number {index} of a CUDA device", required="none for a host core",
+                hint="leave the number out (--device on the command line), or load a core that is for CUDA",
+            )  # fmt: skip
         check_target(core.target, this_host())
         return open_host(workers=workers)
     from heliograph.device.open import open_device  # noqa: PLC0415 - a host pays for nothing of it
