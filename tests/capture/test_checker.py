@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from heliograph.capture.checker import Checking, check_confirmed, check_report, findings, merged, painted
-from heliograph.core.manifest import Blob, Core, Graph, Region, Target, Weights
+from heliograph.core.manifest import Blob, Core, Graph, Region, Slice, Target, Weights
 from heliograph.core.report import Counter, Difference, GraphReport, Narrowed, Report, SelfTestResult, Try
 from heliograph.core.sign import scratch_key
 from heliograph.core.write import Draft, DraftWriter
@@ -17,7 +17,7 @@ from heliograph.errors import CheckerError
 
 
 def narrowed(offset: int, content: bytes, **changes: Any) -> Narrowed:
-    fields: dict[str, Any] = {"role": "scratch", "becomes": "constants", "buffer": "scratch/empty", **changes}
+    fields: dict[str, Any] = {"role": "scratch", "buffer": "scratch/empty", **changes}
     return Narrowed(offset=offset, size=len(content), content=content, **fields)
 
 
@@ -63,12 +63,12 @@ POISONED = made("ones", outcome="different", poisoned_padding=True, differences=
 
 
 def test_ranges_that_overlap_or_touch_are_painted_into_one() -> None:
-    found = [narrowed(512, b"b" * 256), narrowed(0, b"a" * 512), narrowed(600, b"c" * 300), narrowed(4096, b"d")]
+    found = [(512, b"b" * 256), (0, b"a" * 512), (600, b"c" * 300), (4096, b"d")]
     assert painted(found) == {0: b"a" * 512 + b"b" * 88 + b"c" * 300, 4096: b"d"}
 
 
 def test_a_range_inside_another_is_painted_over_it() -> None:
-    assert painted([narrowed(0, b"a" * 10), narrowed(2, b"b")]) == {0: b"aab" + b"a" * 7}
+    assert painted([(0, b"a" * 10), (2, b"b")]) == {0: b"aab" + b"a" * 7}
 
 
 def test_scratch_that_matters_becomes_initial_content(core: Core, tmp_path: Path) -> None:
@@ -79,13 +79,27 @@ def test_scratch_that_matters_becomes_initial_content(core: Core, tmp_path: Path
         assert scratch.initial[0].blob in writer.blobs()
 
 
+def test_what_the_capture_kept_in_scratch_stays_beside_what_was_found(core: Core, tmp_path: Path) -> None:
+    with DraftWriter(tmp_path / "cores") as writer:
+        there = (Slice(offset=4096, size=512, blob=writer.put_blob(b"k" * 512)),)
+        regions = tuple(
+            msgspec.structs.replace(region, initial=there) if region.role == "scratch" else region
+            for region in core.regions
+        )
+        core = msgspec.structs.replace(core, regions=regions)
+        changed = merged(core, report(narrowed=(narrowed(256, b"x" * 256),)), writer)
+        scratch = next(region for region in changed.regions if region.role == "scratch")
+        assert [(part.offset, part.size) for part in scratch.initial] == [(256, 256), (4096, 512)]
+        assert scratch.initial[1] == there[0]
+
+
 def test_a_report_without_findings_changes_nothing(core: Core, tmp_path: Path) -> None:
     with DraftWriter(tmp_path / "cores") as writer:
         assert merged(core, report(), writer) is core
 
 
 def test_a_replay_that_writes_constants_stops_the_export(core: Core, tmp_path: Path) -> None:
-    found = narrowed(0, b"x", role="constants", becomes="persistent", buffer="constants/table")
+    found = narrowed(0, b"x", role="constants", buffer="constants/table")
     with DraftWriter(tmp_path / "cores") as writer:
         with pytest.raises(CheckerError) as refused:
             merged(core, report(narrowed=(found,)), writer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from heliograph.capture.environment import child_environment
 from heliograph.core.encoding import decode
 from heliograph.core.manifest import Core, Slice
-from heliograph.core.report import NARROWING_TIMES, PATTERNS, Narrowed, Padding, Report, Request, Try
+from heliograph.core.report import NARROWING_TIMES, PATTERNS, Padding, Report, Request, Try
 from heliograph.core.sign import SigningKey
 from heliograph.core.write import Draft, DraftWriter
 from heliograph.errors import CheckerError
@@ -109,32 +109,38 @@ def _check_padding(report: Report, core: Core) -> None:
 
 
 def merged(core: Core, report: Report, writer: DraftWriter) -> Core:
-    """The core with what the checker found to matter: initial content of scratch. Constants must not be written."""
+    """The core with what the checker found to matter: initial content of scratch. Constants must not be written.
+
+    Nothing puts scratch back between launches: a range that replays change, or in which another graph works, gives
+    other results among left-overs, and the second run does not confirm it.
+    """
     for found in report.narrowed:
         if found.role != "scratch":
             raise _refused(f"a replay that writes to {found.buffer!r} in {found.role}", "constants that are only read")
     if not report.narrowed:
         return core
+    (scratch,) = (region for region in core.regions if region.role == "scratch")
+    pieces = [(part.offset, writer.read_blob(part.blob)) for part in scratch.initial]  # the capture's own
+    pieces += [(found.offset, found.content) for found in report.narrowed]
     kept = tuple(
-        Slice(offset=offset, size=len(data), blob=writer.put_blob(data))
-        for offset, data in painted(report.narrowed).items()
+        Slice(offset=offset, size=len(data), blob=writer.put_blob(data)) for offset, data in painted(pieces).items()
     )
     regions = tuple(
-        msgspec.structs.replace(region, initial=kept) if region.role == "scratch" else region for region in core.regions
+        msgspec.structs.replace(region, initial=kept) if region is scratch else region for region in core.regions
     )
     return msgspec.structs.replace(core, regions=regions)
 
 
-def painted(narrowed: Sequence[Narrowed]) -> dict[int, bytes]:
-    """Content by offset, ascending; ranges that overlap or touch are joined, what was found later on top."""
+def painted(pieces: Iterable[tuple[int, bytes]]) -> dict[int, bytes]:
+    """Content by offset, ascending; pieces that overlap or touch are joined, the later one on top."""
     joined: dict[int, bytearray] = {}
     start = -1
-    for found in sorted(narrowed, key=lambda each: each.offset):
-        at = found.offset - start
+    for offset, content in sorted(pieces, key=lambda piece: piece[0]):
+        at = offset - start
         if start < 0 or at > len(joined[start]):
-            start, at = found.offset, 0
+            start, at = offset, 0
             joined[start] = bytearray()
-        joined[start][at : at + found.size] = found.content
+        joined[start][at : at + len(content)] = content
     return {offset: bytes(data) for offset, data in joined.items()}
 
 
@@ -151,7 +157,7 @@ def check_confirmed(report: Report, core: Core, findings: Sequence[str]) -> None
 def findings(report: Report) -> tuple[str, ...]:
     """What was merged, for the record."""
     return tuple(
-        f"{each.buffer or each.role}: {each.size} bytes at {each.offset} of {each.role} kept as {each.becomes}"
+        f"{each.buffer or each.role}: {each.size} bytes at {each.offset} of {each.role} kept as initial content"
         for each in report.narrowed
     )
 

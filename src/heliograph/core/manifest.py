@@ -48,7 +48,7 @@ class Region(Record, frozen=True, kw_only=True):
     size: Count  # bytes mapped at load, without what grows
     grow: Count  # bytes that one more unit of growth adds (a KV block); 0: fixed
     grow_at: Count  # offset at which the growing buffer starts
-    initial: tuple[Slice, ...]  # content restored at load (constants, persistent); the weights' are in `weights`
+    initial: tuple[Slice, ...]  # content that is there at load; that of weights is in `weights`
 
 
 class Slice(Record, frozen=True, kw_only=True):

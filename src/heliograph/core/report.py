@@ -69,12 +69,11 @@ class Try(Record, frozen=True, kw_only=True):
 
 
 class Narrowed(Record, frozen=True, kw_only=True):
-    """Scratch that matters, narrowed down, and what it has to become."""
+    """Scratch that matters, narrowed down: it is kept as initial content. Or constants that a replay writes."""
 
     role: str  # the region it was found in
     offset: int
     size: int
-    becomes: str  # "constants" | "persistent"
     buffer: str  # name of the buffer it lies in, or ""
     content: bytes  # what it must start with
 

@@ -62,6 +62,11 @@ class DraftWriter:
         self._blobs[name] = len(view)
         return name
 
+    def read_blob(self, name: Digest) -> bytes:
+        """The content of a blob that was stored here."""
+        with storing("reading a blob"):
+            return (self.path / BLOBS / name).read_bytes()
+
     def put_weights(self, image: Iterable[Bytes], cap: int) -> tuple[tuple[Slice, ...], tuple[bytes, ...]]:
         """Stores the weights image (its bytes in order, in pieces of any size) as slices of at most ``cap`` bytes.
 

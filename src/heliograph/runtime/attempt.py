@@ -111,7 +111,7 @@ class Attempt:
             )
 
     def narrow(self, pattern: Pattern, graph: int, case: int) -> NarrowRun:
-        """Which bytes of scratch change a graph's results up to a case, and what they have to become."""
+        """Which bytes of scratch change a graph's results up to a case, and what they start with."""
         with self.opened(Phases()) as loaded:
             scratch = Scratch(loaded)
             image = self._image(loaded, scratch, pattern, graph)
@@ -128,22 +128,17 @@ class Attempt:
             reference = run(0, 0)
             ranges = narrow(scratch.size, lambda begin, end: run(begin, end) != reference, tests=NARROW_TESTS)
             scratch.fill(Pattern.ZEROS)
-            contents = [loaded.memory.read("scratch", begin, end - begin) for begin, end in ranges]
-            run(0, 0)
             names = ScratchNames(loaded, graph)
-            found = []
-            for (begin, end), content in zip(ranges, contents, strict=True):
-                kept = loaded.memory.read("scratch", begin, end - begin) == content
-                found.append(
-                    Narrowed(
-                        role="scratch",
-                        offset=begin,
-                        size=end - begin,
-                        becomes="constants" if kept else "persistent",
-                        buffer=names.at(begin),
-                        content=content,
-                    )
+            found = (
+                Narrowed(
+                    role="scratch",
+                    offset=begin,
+                    size=end - begin,
+                    buffer=names.at(begin),
+                    content=loaded.memory.read("scratch", begin, end - begin),
                 )
+                for begin, end in ranges
+            )
             return NarrowRun(narrowed=tuple(found))
 
     def _image(self, loaded: Loaded, scratch: Scratch, pattern: Pattern, graph: int) -> Pattern | bytes:

@@ -105,7 +105,7 @@ class Loaded:
         self.fields.write(buffers, data)
 
     def restore_initial(self, role: str) -> None:
-        """Writes a region's initial content (constants, persistent) from the core."""
+        """Writes a region's initial content (constants, persistent, scratch) from the core."""
         for region in self.core.regions:
             if region.role == role:
                 for piece in region.initial:

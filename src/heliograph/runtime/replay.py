@@ -233,7 +233,6 @@ class Constants:
                     role="constants",
                     offset=buffer.offset,
                     size=buffer.size,
-                    becomes="persistent",
                     buffer=buffer.name,
                     content=before,
                 )
@@ -241,5 +240,5 @@ class Constants:
 
     @property
     def written(self) -> tuple[Narrowed, ...]:
-        """The buffers that some graph wrote to; they must become persistent."""
+        """The buffers that some graph wrote to."""
         return tuple(self._written.values())

@@ -186,12 +186,8 @@ def first_cases(differences: tuple[Difference, ...]) -> list[tuple[int, int]]:
 
 
 def unique(narrowed: list[Narrowed]) -> list[Narrowed]:
-    """Each range once; persistent if any graph changes it."""
-    ranges: dict[tuple[str, int, int], Narrowed] = {}
-    for each in narrowed:
-        key = (each.role, each.offset, each.size)
-        if key not in ranges or each.becomes == "persistent":
-            ranges[key] = each
+    """Each range once."""
+    ranges = {(each.role, each.offset, each.size): each for each in narrowed}
     return sorted(ranges.values(), key=lambda each: (each.role, each.offset))
 
 
