@@ -36,7 +36,7 @@ from heliograph.capture.storages import DTYPES, Storages
 from heliograph.capture.tape import OpTape, Tape
 from heliograph.capture.trail import Trail, full_line, model_frame, stored_line
 from heliograph.capture.values import value_read
-from heliograph.errors import UnsupportedOpError
+from heliograph.errors import CaptureError, UnsupportedOpError
 from heliograph.ops.launch import LOWERINGS, View
 
 Arguments = tuple[object, ...]
@@ -95,6 +95,7 @@ class HostRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in _tensors((args, kwargs)):
             if not isinstance(tensor, FakeTensor) or not self._storages.knows(tensor):
                 raise foreign_memory(tensor, str(func), model_frame())
+        self._check_mixture(func, args, kwargs)
         try:
             return self._dispatch(func, args, kwargs)
         except DataDependentOutputException as error:
@@ -265,12 +266,31 @@ class HostRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor.dtype not in DTYPES or tensor.layout is not torch.strided:
                 raise self._unsupported(func, args, kwargs)
 
+    def _check_mixture(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
+        """Runs an op on zeros if its tensors have several types: only so is it known whether PyTorch takes them.
+
+        Without values, and in decompositions, PyTorch promotes types that its kernels refuse.
+        """
+        types = {tensor.dtype for tensor in _tensors((args, kwargs))} - {torch.bool}
+        if func.namespace != "aten" or len(types) < 2 or not any(each.is_floating_point for each in types):
+            return
+        with no_dispatch():
+            given, named = tree_map(_zeros, (args, dict(kwargs)))
+            try:
+                func(*given, **named)
+            except RuntimeError as error:
+                raise CaptureError(
+                    "recording the model",
+                    found=f"{_described(func, args, kwargs)}, which PyTorch does not run: {error}",
+                    required="types that PyTorch runs the op with",
+                    hint="convert one of the tensors (.to), or the whole model, to the type of the other",
+                ) from error
+
     def _unsupported(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> UnsupportedOpError:
-        described = [f"{tuple(t.shape)} {DTYPES.get(t.dtype, t.dtype)}" for t in _tensors((args, kwargs))]
         random = torch.Tag.nondeterministic_seeded in func.tags
         return UnsupportedOpError(
             "recording the model",
-            found=f"{func} of {', '.join(described) or 'no tensor'} at {full_line(model_frame())}",
+            found=_described(func, args, kwargs),
             required="ops without random numbers" if random else "ops that have a kernel on this device",
             hint="put the model into eval mode, or draw outside the graph"
             if random
@@ -290,6 +310,20 @@ def _moves_no_data(func: OpOverload) -> bool:
 def _short(func: OpOverload) -> str:
     """``addmm`` of ``aten.addmm.default``."""
     return func._schema.name.rpartition("::")[2]
+
+
+def _described(func: OpOverload, args: Arguments, kwargs: Keywords) -> str:
+    """The op, its tensors, and the model's line."""
+    tensors = [f"{tuple(t.shape)} {DTYPES.get(t.dtype, t.dtype)}" for t in _tensors((args, kwargs))]
+    return f"{func} of {', '.join(tensors) or 'no tensor'} at {full_line(model_frame())}"
+
+
+def _zeros(value: object) -> object:
+    """A tensor with memory for one without, of the same type and layout; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    items = value.untyped_storage().nbytes() // value.element_size()
+    return torch.zeros(items, dtype=value.dtype).as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _tensors(value: object) -> list[Tensor]:
