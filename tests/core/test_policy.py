@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import pwd
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from heliograph.cli.machine import judge, look
 from heliograph.core.policy import Policy, home_folder, key_id, trust
 from heliograph.core.sign import development_key, scratch_key
 from heliograph.core.verify import verify
-from heliograph.errors import UntrustedError, UsageError
+from heliograph.errors import StorageError, UntrustedError, UsageError
 from tiny_core import TinyCore
 
 
@@ -22,7 +25,8 @@ def test_nobody_is_trusted_on_a_fresh_machine(tiny: TinyCore, home: Path, tmp_pa
     with pytest.raises(UntrustedError) as error:
         verify(path, Policy.local())
     assert tiny.key.key_id in error.value.found
-    assert str(home / "trust") in error.value.hint
+    assert "copy ~/.config/heliograph/trust/<key id>.pem" in error.value.hint
+    assert f"to {home}/trust/" in error.value.hint
     assert not home.exists()
 
 
@@ -118,6 +122,20 @@ def test_the_home_folder_is_where_the_environment_says(monkeypatch: pytest.Monke
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "c"))
     assert home_folder() == tmp_path / "c" / ".config" / "heliograph"
+
+
+def test_a_user_without_a_home_is_told_to_choose_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    for name in ("HELIOGRAPH_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(StorageError) as error:
+        Policy.local()
+    assert "HELIOGRAPH_HOME" in error.value.hint
+    found = {finding.probe: finding.ok for finding in judge(look())}
+    assert (found["keys"], found["disk"]) == (False, True)
 
 
 def test_the_development_key_is_made_once_and_trusted_once(tiny: TinyCore, home: Path, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class Finding:
 def look() -> Facts:
     """Gathers the facts. Opens a host device and closes it again."""
     levels = tuple(_native.host_levels())
+    home, home_error = keys_folder()
     return Facts(
         python=sys.version_info[:2],
         platform=f"{sys.platform} {os.uname().machine}",
@@ -70,15 +71,11 @@ def look() -> Facts:
         address_limit=resource.getrlimit(resource.RLIMIT_AS)[0],
         descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         available=available_bytes(),
-        home_error=home_error(),
-        disk_free=shutil.disk_usage(first_existing(home_folder())).free,
+        home_error=home_error,
+        disk_free=shutil.disk_usage(home).free,
         cuda=cuda(),
         torch=util.find_spec("torch") is not None,
     )
-
-
-def first_existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def module_error() -> str:
@@ -102,9 +99,14 @@ def slots_taken() -> tuple[int, ...]:
     return tuple(taken)
 
 
-def home_error() -> str:
-    folder = first_existing(home_folder())
-    return "" if os.access(folder, os.W_OK) else f"{folder} cannot be written"
+def keys_folder() -> tuple[Path, str]:
+    """What there is of the way to the folder of keys, and why keys cannot be kept in it, or an empty string."""
+    try:
+        path = home_folder().absolute()
+    except errors.StorageError as error:
+        return Path.cwd(), error.found
+    folder = next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # False where it may not look
+    return folder, "" if os.access(folder, os.W_OK) else f"{folder} cannot be written"
 
 
 def cuda() -> str:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from heliograph.errors import UntrustedError, UsageError
+from heliograph.errors import StorageError, UntrustedError, UsageError
 
 TRUST: Final = "trust"
 MAX_KEY_BYTES: Final = 1 << 16
@@ -31,11 +31,22 @@ def key_id(key: Ed25519PublicKey) -> str:
 
 
 def home_folder() -> Path:
-    """Where keys and trust are kept: HELIOGRAPH_HOME, else heliograph below the XDG configuration folder."""
+    """Where keys and trust are kept: HELIOGRAPH_HOME, else heliograph below the XDG configuration folder.
+
+    StorageError if neither is set and this user has no home folder.
+    """
     chosen = os.environ.get("HELIOGRAPH_HOME")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "heliograph"
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "heliograph"
+    except RuntimeError as error:
+        raise StorageError(
+            "looking for the folder of keys and trust",
+            found="no HOME, and no home folder of this user",
+            required="a folder of this user",
+            hint="set HELIOGRAPH_HOME to a folder of yours",
+        ) from error
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -79,12 +90,14 @@ class Policy(msgspec.Struct, frozen=True):
     def untrusted(self, name: str, hints: tuple[str, ...]) -> UntrustedError:
         """The error for a core that none of the keys signed."""
         signed = ", ".join(hints) or "no key"
-        where = f"{self.folder}/<key id>.pem" if self.folder else "the policy in use"
+        entry = f"~/.config/heliograph/{TRUST}/<key id>.pem"
+        copy = f"copy {entry} of the machine that captured (or below its HELIOGRAPH_HOME) to {self.folder}/"
+        step = f"{copy} once its id is what the signer tells you" if self.folder else "add the key to the policy in use"
         return UntrustedError(
             f"checking who signed {name}",
             found=f"a signature by {signed}",
             required="a signature by a key that is trusted on this machine",
-            hint=f"if you trust the signer, get the public key from them, compare its id, and put it into {where}",
+            hint=f"if you trust the signer, {step}",
         )
 
 
