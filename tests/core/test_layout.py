@@ -1,4 +1,4 @@
-"""Layout arithmetic: padding, look-up by address, cuts and chunks."""
+"""Layout arithmetic: padding, cuts and chunks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from heliograph.core.format import (
     region_span,
 )
 from heliograph.core.layout import (
-    AddressTable,
-    Place,
     Placer,
     align,
     chunk_count,
@@ -45,19 +43,6 @@ def test_placed_buffers_are_aligned_and_never_touch(sizes: list[int]) -> None:
         assert offset >= end + BUFFER_ALIGNMENT
         end = offset + size
     assert placer.end >= end
-
-
-@given(st.lists(st.integers(0, 2000), min_size=1, max_size=10), st.integers(0, 30_000))
-def test_an_address_belongs_to_the_buffer_it_lies_in_or_just_behind(sizes: list[int], address: int) -> None:
-    placer = Placer()
-    places = [Place(placer.place(size), size, number) for number, size in enumerate(sizes)]
-    found = AddressTable(list(places)).find(address)
-    inside = [place for place in places if place.address <= address <= place.address + place.size]
-    assert ([found] if found else []) == inside
-
-
-def test_an_empty_table_finds_nothing() -> None:
-    assert AddressTable([]).find(0) is None
 
 
 @given(st.integers(0, 64 * MIB), st.integers(MIB, 20 * MIB))

@@ -10,7 +10,7 @@ Reading order:
 - ``columns``     graphs.safetensors as bytes: header rules, nothing else
 - ``digest``      BLAKE3, with threads where they pay
 - ``layout``      where buffers, slices and chunks lie: pure arithmetic
-- ``names``       core names: made, and parsed from the right
+- ``names``       core names: made, and checked
 - ``policy``      which keys are trusted here
 - ``sign``        the keys that sign
 - ``envelope``    core.sig: the DSSE envelope and the signed statement

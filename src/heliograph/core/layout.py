@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -32,32 +31,6 @@ class Placer(msgspec.Struct):
         offset = self.end
         self.end = offset + padded(size)
         return offset
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A buffer by its address."""
-
-    address: int
-    size: int
-    buffer: int  # index
-
-
-class AddressTable(msgspec.Struct):
-    """Finds the buffer that an address points into; one past the end belongs to the buffer before."""
-
-    places: list[Place]
-    _starts: list[int] = msgspec.field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.places.sort(key=lambda place: place.address)
-        self._starts = [place.address for place in self.places]
-
-    def find(self, address: int) -> Place | None:
-        at = bisect_right(self._starts, address) - 1
-        if at < 0:
-            return None
-        place = self.places[at]
-        return place if address <= place.address + place.size else None
 
 
 def addresses(regions: Iterable[Region], buffers: Iterable[Buffer]) -> list[int]:

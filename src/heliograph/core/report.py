@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from heliograph.core.manifest import Digest, Item, Phase, Record
+
+Outcome = Literal["equal", "different", "fault", "timeout"]  # of a try
 
 
 class Padding(Record, frozen=True, kw_only=True):
@@ -62,7 +66,7 @@ class Try(Record, frozen=True, kw_only=True):
 
     pattern: str  # "zeros" | "ones" | "integers" | "left-overs"
     poisoned_padding: bool
-    outcome: str  # "equal" | "different" | "fault" | "timeout"
+    outcome: Outcome
     differences: tuple[Difference, ...]
     fault: str  # the fault's record, or ""
     nanoseconds: int
@@ -105,4 +109,3 @@ class Report(Record, frozen=True, kw_only=True):
 
 NARROWING_TIMES = 10  # a process that narrows a difference down may take that many times the limit of a try
 PATTERNS = ("zeros", "ones", "integers", "left-overs")
-OUTCOMES = ("equal", "different", "fault", "timeout")

@@ -72,12 +72,8 @@ class VerifiedCore:
 
     def open_weights(self, slice: int) -> int:
         """A read-only descriptor of a weight slice's file, opened once and owned by this object. The bytes behind it
-        are unchecked: compare chunks with ``chunk_digest`` after reading them."""
+        are unchecked; ``read_chunk`` checks."""
         return self._weights.open(slice)
-
-    def chunk_digest(self, chunk: int) -> bytes:
-        """BLAKE3 of a 4 MiB chunk of the weights image."""
-        return self._weights.digest(chunk)
 
     def read_chunk(self, chunk: int, into: memoryview) -> int:
         """Reads one chunk of the weights image into ``into``, checks it there, returns its size. Any thread."""

@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph.core.manifest import Item
 from heliograph.core.policy import Policy
-from heliograph.core.report import NARROWING_TIMES, Difference, Narrowed, Report, Request, SelfTestResult, Try
+from heliograph.core.report import NARROWING_TIMES, Difference, Narrowed, Outcome, Report, Request, SelfTestResult, Try
 from heliograph.core.templates import decode_catalogue
 from heliograph.core.verify import VerifiedCore, verify
 from heliograph.errors import CheckerError
@@ -90,11 +90,11 @@ class Checker:
                 required="a draft that loads",
                 hint="the first line says which step failed",
             )
-        outcome = {0: "equal", None: "timeout"}.get(ended.code, "fault")
+        outcomes: dict[int | None, Outcome] = {0: "equal", None: "timeout"}
         made = Try(
             pattern=pattern.value,
             poisoned_padding=poison,
-            outcome=outcome,
+            outcome=outcomes.get(ended.code, "fault"),
             differences=(),
             fault="" if ended.code == 0 else self._describe(ended),
             nanoseconds=ended.nanoseconds,
