@@ -288,19 +288,45 @@ def test_provenance_of_another_format_is_refused(tiny: TinyCore, policy: Policy,
     verify(tiny.write(tmp_path / "twin"), policy).close()
 
 
-@pytest.mark.parametrize("kind", ["nothing", "file", "empty folder"])
-def test_what_is_no_core_is_refused(policy: Policy, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["nothing", "file", "below a file", "empty folder", "other folder"])
+def test_what_is_no_core_is_refused_and_the_path_is_doubted(policy: Policy, tmp_path: Path, kind: str) -> None:
     """M10, M11"""
     path = tmp_path / "core"
     expected: type[HeliographError] = MissingFileError
-    if kind == "file":
+    if "file" in kind:
         path.write_text("core")
         expected = FileKindError
-    elif kind == "empty folder":
+        path = path / "core" if kind == "below a file" else path
+    elif "folder" in kind:
         path.mkdir()
+    if kind == "other folder":
+        (path / "model").mkdir()
+        (path / "README.md").write_text("models")
     with pytest.raises(expected) as error:
         verify(path, policy)
     assert str(path) in str(error.value)
+    assert "check the path" in error.value.hint
+
+
+def test_a_folder_of_cores_is_refused_and_names_them(tiny: TinyCore, policy: Policy, tmp_path: Path) -> None:
+    """M10"""
+    for name in ("one", "two", ".draft"):
+        tiny.write(tmp_path).rename(tmp_path / name)
+    (tmp_path / "notes").write_text("")
+    with pytest.raises(MissingFileError) as error:
+        verify(tmp_path, policy)
+    assert "cores one, two" in error.value.found
+    assert str(tmp_path / "one") in error.value.hint
+
+
+def test_a_core_that_lacks_files_is_to_be_fetched_again(tiny: TinyCore, policy: Policy, tmp_path: Path) -> None:
+    """M10"""
+    path = tiny.write(tmp_path)
+    (path / CORE_JSON).unlink()
+    with pytest.raises(MissingFileError) as error:
+        verify(path, policy)
+    assert CORE_JSON in error.value.found
+    assert "fetch the core again" in error.value.hint
 
 
 def test_a_folder_that_is_being_removed_is_not_opened(tiny: TinyCore, policy: Policy, tmp_path: Path) -> None:

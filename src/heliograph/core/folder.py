@@ -15,9 +15,12 @@ from heliograph.core.refusal import refusal
 from heliograph.errors import ExtraFileError, FileKindError, MissingFileError, StorageError, TamperedError
 
 FILES: Final = (CORE_JSON, PROVENANCE_JSON, SIGNATURE, GRAPHS)
+SHOWN: Final = 8  # names in a message
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FETCH: Final = "fetch the core again from where it came"
+_CORE: Final = "the folder of a core"
+_CHECK: Final = "check the path"
 
 
 class CoreFolder:
@@ -28,6 +31,10 @@ class CoreFolder:
         self._blobs = -1
         try:
             self._root = os.open(path, _FOLDER)
+        except FileNotFoundError as error:
+            raise MissingFileError(f"opening {path}", found="no such folder", required=_CORE, hint=_CHECK) from error
+        except NotADirectoryError as error:
+            raise FileKindError(f"opening {path}", found="a file", required=_CORE, hint=_CHECK) from error
         except OSError as error:
             raise self._failure("", error) from error
         try:
@@ -50,7 +57,10 @@ class CoreFolder:
 
     def check_names(self) -> None:
         """M10 and M11 for the folder itself; opens ``blobs``."""
-        self._compare(self._list(self._root, ""), (*FILES, BLOBS), "")
+        names = self._list(self._root, "")
+        if not {*FILES, BLOBS} & {*names}:
+            raise self._no_core(names)
+        self._compare(names, (*FILES, BLOBS), "")
         self._kind(self._root, BLOBS, "a folder")
         try:
             self._blobs = os.open(BLOBS, _FOLDER | os.O_NOFOLLOW, dir_fd=self._root)
@@ -158,6 +168,17 @@ class CoreFolder:
         if not (stat.S_ISDIR if required == "a folder" else stat.S_ISREG)(found.st_mode):
             raise self._wrong_kind(below + name, stat.filemode(found.st_mode), required)
         return found
+
+    def _no_core(self, names: Iterable[str]) -> MissingFileError:
+        """The error for a folder without any file of a core; it may hold cores."""
+        finished = (name for name in sorted(names) if not name.startswith("."))
+        cores = [name for name in finished if os.path.isfile(self.path / name / CORE_JSON)]
+        found, hint = "no file of a core in it", _CHECK
+        if cores:
+            more = f" and {len(cores) - SHOWN} more" if len(cores) > SHOWN else ""
+            found = f"a folder that holds the cores {', '.join(cores[:SHOWN])}{more}"
+            hint = f"give one of them: {self.path / cores[0]}"
+        return MissingFileError(f"opening {self.path}", found=found, required=_CORE, hint=hint)
 
     def _length(self, name: str, found: int, size: int) -> None:
         if found != size:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from served import Heard
 
-from heliograph.errors import UsageError
+from heliograph.errors import CoreError, FileKindError, MissingFileError, UsageError
 from heliograph.serve.front.spawn import Process, spawn
 from heliograph.serve.front.start import Options, listen, serve, tell_start, url_of
 
@@ -81,6 +81,15 @@ def test_a_server_whose_port_is_taken_leaves_no_worker() -> None:
         with pytest.raises(UsageError):
             serve(options, heard, process)
     assert ended(process) == -signal.SIGKILL
+    assert heard.listened == []
+
+
+@pytest.mark.parametrize(("core", "error"), [("nowhere", MissingFileError), (__file__, FileKindError)])
+def test_a_server_of_no_core_says_so_before_it_says_that_it_listens(core: str, error: type[CoreError]) -> None:
+    heard, process = Heard(), spawn()
+    with pytest.raises(error):
+        serve(Options(core=Path(core)), heard, process)
+    assert ended(process) in (-signal.SIGKILL, 1)  # 1 if it found that out as well
     assert heard.listened == []
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from heliograph.core.folder import CoreFolder
 from heliograph.errors import HeliographError, UsageError
 from heliograph.runtime.template import Process as Renderer
 from heliograph.serve.front.spawn import Process, spawn
@@ -79,6 +80,7 @@ def serve(options: Options, report: Report, process: Process | None = None, rend
         undo.callback(gc.enable)
         tell_start(process, options)
         listener = undo.enter_context(listen(options.host, options.port))
+        check_path(options.core)
         report.listening(url_of(listener))
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  no import before the spawn that can wait
 
@@ -115,6 +117,15 @@ def tell_start(process: Process, options: Options) -> None:
     )  # fmt: skip
     with contextlib.suppress(BrokenPipeError):  # it has died: whoever reads from it will see that
         process.socket.sendall(encode(start))
+
+
+def check_path(core: Path) -> None:
+    """Microseconds, so that nobody is told of a server whose path is mistyped. Raises what ``core.verify`` does."""
+    folder = CoreFolder(core)
+    try:
+        folder.check_names()
+    finally:
+        folder.close()
 
 
 def listen(host: str, port: int) -> socket.socket:
