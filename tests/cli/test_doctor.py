@@ -3,6 +3,9 @@ core fits is what a load would say."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
@@ -74,6 +77,14 @@ def test_information_never_decides() -> None:
 
 def test_this_machine_passes() -> None:
     assert [finding for finding in judge(look()) if finding.ok is False] == []
+
+
+def test_a_limit_on_address_space_is_a_finding() -> None:
+    limited = ["bash", "-c", 'ulimit -v 3000000 && exec "$0" "$@"', sys.executable, "-m", "heliograph"]
+    run = subprocess.run([*limited, "doctor", "--json"], capture_output=True, text=True)
+    assert run.returncode == 1, run.stderr
+    refused = {finding["probe"] for finding in json.loads(run.stdout)["probes"] if finding["ok"] is False}
+    assert refused == {"address space", "address-space limit"}
 
 
 # ---- whether a core fits ---------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Facts:
     levels: tuple[str, ...]  # instruction-set levels this processor runs, best first
     families: tuple[str, ...]  # kernel modules installed for the best level
     module_error: str  # why a kernel module cannot be loaded, or ""
-    slots_taken: tuple[int, ...]  # slots of the address space that are in use
+    slots_taken: tuple[int, ...]  # slots of the address space that cannot be had
     address_limit: int  # RLIMIT_AS, -1 for none
     descriptors: int  # hard limit of open files
     available: int  # bytes of memory
@@ -93,7 +93,7 @@ def slots_taken() -> tuple[int, ...]:
     for slot in range(SLOTS):
         try:
             device.reserve(region_base(slot, "weights"), region_span("weights")).close()
-        except errors.AddressTakenError:
+        except (errors.AddressTakenError, errors.OutOfMemoryError):  # the second where address space is limited
             taken.append(slot)
     device.close()
     return tuple(taken)
@@ -166,7 +166,7 @@ def probe_addresses(facts: Facts) -> Finding:
         "address space",
         len(facts.slots_taken) < SLOTS,
         found,
-        "start without preloaded libraries that map memory at fixed addresses",
+        "start without preloaded libraries that map memory at fixed addresses, and without a limit on address space",
     )
 
 
