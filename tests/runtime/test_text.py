@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
@@ -117,6 +120,36 @@ def test_text_is_encoded_as_the_library_does() -> None:
     tokenizer = byte_level()
     for word in WORDS:
         assert face(tokenizer).encode(word) == tokenizer.encode(word).ids
+
+
+def composing() -> Tokenizer:
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.NFKC()
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", [byte_level, sentence_piece, composing])
+@given(st.lists(st.sampled_from(["a", "H", " ", "é", "e\u0301", "\u212a", "\U0001fbf9", *CONTROLS]), max_size=30))
+def test_a_text_has_as_many_tokens_as_its_length_tells_at_least(
+    kind: Callable[[], Tokenizer], parts: list[str]
+) -> None:
+    text, word = face(kind()), "".join(parts)
+    assert text.fewest(word) <= len(text.encode(word))
+
+
+def test_the_longest_token_decides_how_many_a_text_has_at_least() -> None:
+    longest = len(CONTROLS[0])
+    assert face(byte_level()).fewest("é" * 10 * longest) == 10
+    assert face(composing()).fewest("é" * 20 * longest) == 5
+    assert face(sentence_piece()).fewest("Hi " * 40) == 5  # "<0x00>"
+
+
+def test_a_conversation_is_shown_before_it_is_encoded() -> None:
+    shown: list[str] = []
+    text = face(byte_level(), TEMPLATE)
+    ids = text.encode_chat([{"role": "user", "content": "Hi"}], check=shown.append)
+    assert shown == [text.render([{"role": "user", "content": "Hi"}])]
+    assert text.decode(ids, controls=True) == shown[0]
 
 
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenizers import AddedToken, Tokenizer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Characters that mark nothing in any text meant for interchange (Unicode 23.7).
 NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+SHRINK = 4  # characters of which Unicode's normal forms make one at most
 Message = Mapping[str, object]
 
 
@@ -77,6 +78,19 @@ class Text:
         """Tokens of plain text, with those that the tokenizer puts around any text. Control tokens in it count."""
         return self._encode(text, around=True)
 
+    def fewest(self, text: str) -> int:
+        """How many tokens a text has at least, told from its length alone; to encode a long one takes seconds.
+
+        A normaliser that takes characters away altogether is not reckoned with, nor white space that control tokens
+        swallow: a text that is mostly that may have fewer."""
+        return -(-len(text) // self._longest)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Characters of a text that one token stands for at most. Spelled, a byte is at least a character."""
+        longest = max(len(self._tokenizer.id_to_token(token) or "") for token in range(self.vocabulary))
+        return longest * (1 if self._tokenizer.normalizer is None else SHRINK)
+
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None, reply: bool = True,
         variables: Mapping[str, object] | None = None,
@@ -99,10 +113,11 @@ class Text:
 
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None, reply: bool = True,
-        variables: Mapping[str, object] | None = None,
+        variables: Mapping[str, object] | None = None, check: Callable[[str], None] = lambda rendered: None,
     ) -> list[int]:  # fmt: skip
-        """Tokens of a conversation. Only the template makes control tokens: one that stands in a message, a tool or
-        a variable stays text. It is cut there by a mark that no message holds, and the parts are encoded alone."""
+        """Tokens of a conversation. ``check`` is shown it before it is encoded, and may raise. Only the template makes
+        control tokens: one that stands in a message, a tool or a variable stays text. It is cut there by a mark that no
+        message holds, and the parts are encoded alone."""
         given = {"messages": messages, "tools": tools, "variables": dict(variables or {})}
         strings = tuple(_strings(given))
         mark = next((mark for mark in NONCHARACTERS if not any(mark in string for string in strings)), None)
@@ -114,7 +129,9 @@ class Text:
         if any(control in string for string in strings for control in self._controls):
             messages, tools, variables = (self._cut(part, mark) for part in given.values())
         rendered = self.render(messages, tools=tools, reply=reply, variables=variables)
-        return [token for part in rendered.split(mark) for token in self._encode(part, around=False)]
+        parts = rendered.split(mark)
+        check("".join(parts))
+        return [token for part in parts for token in self._encode(part, around=False)]
 
     def decode(self, ids: Iterable[int], *, controls: bool = False) -> str:
         """The text of tokens; control tokens are left out unless asked for."""

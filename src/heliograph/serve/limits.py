@@ -19,7 +19,7 @@ class Limits(msgspec.Struct, frozen=True):
     stop_tokens: int = 256  # stop tokens
     biases: int = 256  # entries of logit_bias that a request may name; the core's own bound may be lower
     prompts: int = 64  # prompts of one completion request
-    render: float = 10.0  # to render a chat template
+    encode: float = 10.0  # to render a chat template and make tokens of a prompt, the wait for a thread included
     body_wait: float = 30.0  # for a request's body to arrive
     # ---- the queue
     waiting: int = 1024  # requests that wait or run; more are answered 503

@@ -34,7 +34,7 @@ TESTED = {
     "stop_tokens": "test_a_list_is_taken_up_to_its_bound",
     "biases": "test_a_list_is_taken_up_to_its_bound",
     "prompts": "test_prompts_are_taken_up_to_their_bound",
-    "render": "test_a_prompt_that_takes_too_long_to_render_is_given_up",
+    "encode": "test_a_prompt_that_takes_too_long_to_encode_is_given_up",
     "body_wait": "test_a_body_that_does_not_come_is_not_waited_for",
     "waiting": "test_more_requests_than_may_wait_are_refused",
     "bodies": "test_more_bytes_than_may_wait_are_refused",
@@ -134,13 +134,51 @@ class SlowText(Text):
         return super().encode_chat(*given, **more)
 
 
-def test_a_prompt_that_takes_too_long_to_render_is_given_up() -> None:
+def test_a_prompt_that_takes_too_long_to_encode_is_given_up() -> None:
     slow = msgspec.structs.replace(face(), text=SlowText())
-    with serving(hello(), limits=Limits(render=0.2), core=slow) as served:
+    with serving(hello(), limits=Limits(encode=0.2), core=slow) as served:
         answer = ask(served.url, CHAT, chat())
         assert (answer.status, "retry-after-ms" in answer.headers) == (503, True)
         SlowText.go.set()
         assert ask(served.url, CHAT, chat()).status == 200
+
+
+class Encoded(Text):
+    """Keeps what it encoded."""
+
+    texts: list[str]
+
+    def __init__(self) -> None:
+        self.__dict__.update(face().text.__dict__)
+        self.texts = []
+
+    def _encode(self, text: str, *, around: bool) -> list[int]:
+        self.texts.append(text)
+        return super()._encode(text, around=around)
+
+
+LONG: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
+    (CHAT, lambda text: {"messages": [{"role": "user", "content": text}]}),
+    ("/v1/completions", lambda text: {"prompt": text}),
+    ("/v1/completions", lambda text: {"prompt": ["a", text]}),
+    ("/tokenize", lambda text: {"prompt": text}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), LONG)
+def test_a_text_that_no_context_holds_is_refused_before_it_is_encoded(
+    path: str, body: Callable[[str], dict[str, Any]]
+) -> None:
+    """The longest token has 13 characters, the context 512 tokens."""
+    text = Encoded()
+    with serving(hello(), core=msgspec.structs.replace(face(), text=text)) as served:
+        answer = ask(served.url, path, {"model": "tiny"} | body("x" * (511 * 13 + 1)))
+        assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
+        assert "512" in answer.error["message"]
+        assert answer.headers["x-should-retry"] == "false"
+        assert text.texts == []
+        ask(served.url, path, {"model": "tiny"} | body("x" * (511 * 13 - 100)))
+        assert text.texts
 
 
 def test_while_a_prompt_is_rendered_others_are_answered() -> None:

@@ -345,7 +345,9 @@ def work_of(plan: Plan, prompts: Sequence[Sequence[int]], model: Model, seed: in
     Raises Refusal for what only the model decides: tokens outside its vocabulary, prompts too long for its context.
     """
     for prompt in prompts:
-        _check_length(plan, prompt, model)
+        if not prompt:
+            raise invalid("a prompt without tokens", _source(plan))
+        check_length(plan, len(prompt), model.context)
     for param, tokens in (
         ("stop_token_ids", plan.stop_tokens),
         ("logit_bias", [token for token, _ in plan.settings.bias]),
@@ -363,15 +365,18 @@ def work_of(plan: Plan, prompts: Sequence[Sequence[int]], model: Model, seed: in
     return [_work(plan, tuple(prompt), stop_tokens, stop_strings, model, seed) for prompt in prompts]
 
 
-def _check_length(plan: Plan, prompt: Sequence[int], model: Model) -> None:
-    param = "messages" if plan.messages else "prompt"
-    if not prompt:
-        raise invalid("a prompt without tokens", param)
-    if len(prompt) >= model.context:
+def check_length(plan: Plan, tokens: int, context: int, more: str = "") -> None:
+    """Refusal for a prompt of so many tokens that it leaves no room for an answer."""
+    if tokens >= context:
         raise invalid(
-            f"the prompt has {len(prompt)} tokens; prompt and answer together have room for {model.context}",
-            param, "context_length_exceeded",
+            f"the prompt has {more}{tokens} tokens; prompt and answer together have room for {context}", _source(plan),
+            "context_length_exceeded",
         )  # fmt: skip
+
+
+def _source(plan: Plan) -> str:
+    """The field that a plan's prompts are made of."""
+    return "messages" if plan.messages else "prompt"
 
 
 def _work(

@@ -16,7 +16,7 @@ from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
 from heliograph.serve.front.metrics import Metrics
-from heliograph.serve.front.openai_request import Model, Plan, work_of
+from heliograph.serve.front.openai_request import Model, Plan, check_length, work_of
 from heliograph.serve.front.refusal import invalid, unavailable
 from heliograph.serve.front.rounds import Rounds
 from heliograph.serve.front.start import Report
@@ -107,15 +107,16 @@ class Service:
         )  # fmt: skip
 
     async def encode(self, plan: Plan) -> list[tuple[int, ...]]:
-        """The tokens of a plan's prompts, in a thread: neither templates nor tokenizers may stop the others."""
+        """The tokens of a plan's prompts, in a thread: neither templates nor tokenizers may stop the others. Refusal
+        for a text that is too long for the model, before it is tokens: nothing ends that work once it has begun."""
         if plan.prompts and all(not isinstance(prompt, str) for prompt in plan.prompts):
             return [tuple(prompt) for prompt in plan.prompts if not isinstance(prompt, str)]
-        text = await self.text()
+        face = await asyncio.shield(self._face)
         try:
-            async with asyncio.timeout(self.limits.render):
-                return await asyncio.to_thread(_encode, text, plan)
+            async with asyncio.timeout(self.limits.encode):
+                return await asyncio.to_thread(_encode, face.text, plan, min(face.facts.context, MAX_PROMPT))
         except TimeoutError:
-            raise unavailable(f"the prompt took longer than {self.limits.render:.0f} s to render") from None
+            raise unavailable(f"the prompt took longer than {self.limits.encode:.0f} s to become tokens") from None
         except (UsageError, TemplateError) as error:
             raise invalid(f"{error.doing}: {error.found}", "messages") from error
 
@@ -198,9 +199,16 @@ def _stream_of(text: Text, work: Work) -> TextStream:
     return TextStream(text.decoder(), work.stop_strings, work.least)
 
 
-def _encode(text: Text, plan: Plan) -> list[tuple[int, ...]]:
+def _encode(text: Text, plan: Plan, context: int) -> list[tuple[int, ...]]:
+    def check(whole: str) -> None:
+        if len(whole) >= context:  # else there is no telling
+            check_length(plan, text.fewest(whole), context, "at least ")
+
     if plan.messages:
-        return [tuple(text.encode_chat(plan.messages))]
+        return [tuple(text.encode_chat(plan.messages, check=check))]
+    for prompt in plan.prompts:
+        if isinstance(prompt, str):
+            check(prompt)
     return [tuple(_encode_prompt(text, prompt)) for prompt in plan.prompts]
 
 
