@@ -56,6 +56,11 @@ def test_a_verified_core_holds_what_was_written(tmp_path: Path) -> None:
             verified.blob(parts.core.weights.slices[0].blob)
 
 
+def test_a_path_may_be_a_text(tiny: TinyCore, policy: Policy, tmp_path: Path) -> None:
+    with verify(str(tiny.write(tmp_path)), policy) as verified:
+        assert verified.name == NAME
+
+
 @pytest.mark.parametrize("make", [tiny_core, tiny_cuda_core])
 def test_both_readers_describe_a_core_alike(tmp_path: Path, make: Callable[..., TinyCore]) -> None:
     parts = make(text=True)

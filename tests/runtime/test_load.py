@@ -543,6 +543,22 @@ def test_what_cannot_be_made_ready_is_a_usage_error(verified: VerifiedCore, read
     assert maps() == before
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 40])
+@pytest.mark.parametrize("name", ["workers", "index", "threads"])
+def test_a_number_that_counts_nothing_is_a_usage_error(verified: VerifiedCore, name: str, number: int) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(verified, **{name: number})  # type: ignore[arg-type]
+    assert name in caught.value.found
+    load(verified, **{name: 0}).close()  # type: ignore[arg-type]
+
+
+def test_a_core_that_was_closed_is_not_loaded(verified: VerifiedCore) -> None:
+    verified.close()
+    with pytest.raises(UsageError) as caught:
+        load(verified)
+    assert "closed" in caught.value.found
+
+
 def test_checks_are_left_out_by_no_caller_in_the_package() -> None:
     package = Path(__file__).parents[2] / "src" / "heliograph"
     loads = [

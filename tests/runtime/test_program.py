@@ -159,9 +159,10 @@ def test_close_is_refused_while_a_view_is_held_and_nothing_is_lost(program: Prog
 def test_buckets_are_found_by_what_they_must_hold(program: Program) -> None:
     assert [program.bucket("step", rows=rows)["rows"] for rows in (1, 2, 3, 4)] == [1, 2, 4, 4]
     assert program.bucket("step") == {"rows": 1}
-    for wrong in ({"rows": 5}, {"columns": 1}):
-        with pytest.raises(UsageError):
+    for wrong, required in ({"rows": 5}, "at most {rows: 4}"), ({"rows": 1, "columns": 1}, "dimensions: rows"):
+        with pytest.raises(UsageError) as caught:
             program.bucket("step", **wrong)
+        assert caught.value.required == required
 
 
 def test_entries_and_fields_describe_themselves(program: Program) -> None:
@@ -185,6 +186,7 @@ def test_entries_and_fields_describe_themselves(program: Program) -> None:
         lambda program: program.state("nothing"),
         lambda program: program.self_test(-1),
         lambda program: program.self_test(3),
+        lambda program: program.self_test("step/1"),  # type: ignore[arg-type]
     ],
 )
 def test_a_call_that_cannot_be_meant_is_a_usage_error(program: Program, call: Callable[[Program], object]) -> None:

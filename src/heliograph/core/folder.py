@@ -12,7 +12,7 @@ from typing import Final
 
 from heliograph.core.format import BLOBS, CORE_JSON, GRAPHS, PROVENANCE_JSON, SIGNATURE
 from heliograph.core.refusal import refusal
-from heliograph.errors import ExtraFileError, FileKindError, MissingFileError, StorageError, TamperedError
+from heliograph.errors import ExtraFileError, FileKindError, MissingFileError, StorageError, TamperedError, UsageError
 
 FILES: Final = (CORE_JSON, PROVENANCE_JSON, SIGNATURE, GRAPHS)
 SHOWN: Final = 8  # names in a message
@@ -112,6 +112,11 @@ class CoreFolder:
         return descriptor
 
     def _open(self, folder: int, name: str, below: str = "") -> int:
+        if folder < 0:
+            raise UsageError(
+                f"opening {self.path / below / name}", found="a core that was closed", required="one that is open",
+                hint="verify it again, or load it before it is closed or its `with` ends",
+            )  # fmt: skip
         self._kind(folder, name, "a regular file", below)  # before open, which can wake a device
         try:
             descriptor = os.open(name, _FILE, dir_fd=folder)

@@ -6,6 +6,7 @@ folder is opened, and nothing in it by a name that core.json made up.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -95,13 +96,15 @@ class VerifiedCore:
         self.close()
 
 
-def verify(path: Path, policy: Policy, accept_draft: bool = False, machine: Machine | None = None) -> VerifiedCore:
+def verify(
+    path: str | os.PathLike[str], policy: Policy, accept_draft: bool = False, machine: Machine | None = None
+) -> VerifiedCore:
     """Checks everything but the weights' bytes. With ``machine`` the core must also be made for it.
 
     ``accept_draft`` is for the checker of a draft. Raises the CoreError that fits: TamperedError and its kinds,
     UntrustedError, DraftError, FormatError, TargetError; StorageError for the file system.
     """
-    folder = CoreFolder(path)
+    folder = CoreFolder(Path(path))
     try:
         return VerifiedCore(_check(folder, policy, accept_draft, machine))
     except BaseException:

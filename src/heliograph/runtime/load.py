@@ -78,6 +78,12 @@ def load(
     Raises UsageError, TargetError, DriverError (no CUDA driver), AddressTakenError, OutOfMemoryError, ModuleError,
     TamperedError, SelfTestError.
     """
+    for name, number in {"workers": workers, "index": index, "threads": threads}.items():
+        if not 0 <= number < 1 << 31:
+            raise UsageError(
+                f"loading {verified.name}", found=f"{name}={number}", required="0 or a positive number below 2^31",
+                hint="0, as if left out, is right for most",
+            )  # fmt: skip
     phases = Phases()
     with ExitStack() as undo:
         own = None

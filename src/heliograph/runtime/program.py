@@ -73,14 +73,22 @@ class Program:
     def bucket(self, entry: str, /, **least: int) -> dict[str, int]:
         """The shape of the smallest bucket that holds at least ``least`` of each dimension."""
         buckets = self._entry(entry).buckets
+        known = dict(buckets[-1].shape)
+        if not known.keys() >= least.keys():
+            raise UsageError(
+                f"choosing a bucket of {entry}",
+                found=_text(least),
+                required=f"dimensions: {', '.join(known) or 'none'}",
+                hint="name the dimensions as the core does",
+            )
         for bucket in buckets:
             shape = dict(bucket.shape)
-            if shape.keys() >= least.keys() and all(shape[name] >= extent for name, extent in least.items()):
+            if all(shape[name] >= extent for name, extent in least.items()):
                 return shape
         raise UsageError(
             f"choosing a bucket of {entry}",
             found=_text(least),
-            required=f"at most {_text(dict(buckets[-1].shape))}",
+            required=f"at most {_text(known)}",
             hint="split the work, or capture a larger bucket",
         )
 
@@ -221,16 +229,17 @@ class Program:
         return self._tested(self._bucket(entry, shape))
 
     def self_test(self, graph: int) -> bool:
-        """Runs one graph's whole self-test; state stays as it is. A graph that fails must pass before its next run.
+        """Runs the whole self-test of the graph with this number in ``core.graphs``; state stays as it is. A graph that
+        fails must pass before its next run.
 
         A start runs its first two cases; this runs all of them.
         """
-        if not 0 <= graph < len(self.core.graphs):
+        if not (isinstance(graph, int) and 0 <= graph < len(self.core.graphs)):
             raise UsageError(
                 "running a self-test",
-                found=f"graph {graph}",
-                required=f"0 to {len(self.core.graphs) - 1}",
-                hint="graphs are numbered as in core.json",
+                found=f"graph {graph!r}",
+                required=f"a number from 0 to {len(self.core.graphs) - 1}",
+                hint="graphs are numbered in the order of core.graphs",
             )
         with self._gate.call(Use.TEST), self._order, self._faults():
             try:
