@@ -49,7 +49,7 @@ def census_of(model: str) -> dict[str, object]:
         exact = exact_census(first, second, owned, run.known)
     with seconds("range census"):
         ranged = range_census(first, owned, run.known)
-    alarms, missed = compare_modes(exact, ranged)
+    alarms, missed = compare_modes(exact.graphs, ranged.graphs)
     nodes = [node for graph in exact.graphs for node in graph]
     told = {
         "model": spec.model,

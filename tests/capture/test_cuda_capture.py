@@ -26,6 +26,7 @@ from heliograph.capture.cuda.pools import Live
 from heliograph.capture.cuda.record import CudaCapture, _apart
 from heliograph.capture.cuda.session import check_pytorch
 from heliograph.capture.trail import Trail, run_model
+from heliograph.capture.words import decode, encode
 from heliograph.core.templates import EmptyNode, KernelNode
 from heliograph.errors import CaptureError, UsageError
 
@@ -241,6 +242,13 @@ def test_a_bucket_has_run_before_the_inputs_that_it_shares_with_the_next_are_wri
     assert log.count("prepare") == 3
     for at, said in enumerate(log):
         assert said != "run" or log[at + 1] == "synchronize", log
+
+
+def test_all_that_is_kept_by_value_is_handed_to_the_census() -> None:
+    capture = object.__new__(CudaCapture)
+    kept = {"persistent": ((256, b"buffer"),), "scratch": ((1 << 33, b"library"),)}
+    vars(capture).update(kept=kept, graphs=[], spec=SimpleNamespace(slot=2), scratch=SimpleNamespace(size=0))
+    assert decode(encode(capture.words())).content == kept
 
 
 def test_a_pytorch_for_another_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,11 @@ NODES = (
     RecordedNode(KIND_MEMSET, address=(1 << 64) - 1, source=1, size=1 << 53, form=(1, 4, 64, 1, 0)),
 )
 TOO_LONG = bytes(MAX_PARAM_BYTES + 1)
-WORDS = Words(2, (RecordedNodes("decode/8", NODES), RecordedNodes("empty", ())), b"constants", b"\0persistent")
+WORDS = Words(
+    2,
+    (RecordedNodes("decode/8", NODES), RecordedNodes("empty", ())),
+    {"scratch": ((0, b"a"), (4096, b"\0b")), "persistent": ()},
+)
 
 
 def test_what_is_written_is_read() -> None:
@@ -56,7 +60,7 @@ def test_changed_bytes_give_words_or_a_refusal(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     ("at", "byte", "named"),
-    [(0, 0x50, "begins with"), (8, 2, "version 2"), (12, 1, "behind the header"), (19, 1, "stated")],
+    [(0, 0x50, "begins with"), (8, 1, "version 1"), (12, 1, "behind the header"), (19, 1, "stated")],
 )
 def test_each_part_of_the_header_is_checked(at: int, byte: int, named: str) -> None:
     raw = bytearray(encode(WORDS))
@@ -77,6 +81,7 @@ def test_bytes_behind_the_end_are_refused() -> None:
     [
         Words(8, ()),
         Words(-1, ()),
+        Words(0, (), {"persistent": ((-1, b""),)}),
         Words(0, (RecordedNodes("x" * 5000, ()),)),
         Words(0, (RecordedNodes("x", (RecordedNode(-1),)),)),
         Words(0, (RecordedNodes("x", (RecordedNode(0, address=-1),)),)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
 
@@ -23,7 +23,6 @@ from heliograph.core.templates import KIND_COPY, KIND_MEMSET
 from heliograph.errors import CaptureError, UsageError
 
 PRINTED: Final = 20  # ambiguous words in `lines`
-_ROLES: Final = ("constants", "persistent")  # whose content is kept by value
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ class Census:
     classes: dict[str, int]  # words of each class; of left-overs: ranges
     zeroed_bytes: int
     nanoseconds: int
+    in_range: tuple[int, int] | None = None  # what range mode makes of the same words: see ``compare_modes``
 
     def lines(self) -> list[str]:
         """For printing."""
@@ -52,6 +52,9 @@ class Census:
             f"census ({mode}): {len(self.graphs)} graphs, {nodes} nodes, {self.nanoseconds / 1e6:.0f} ms",
             f"  words: {counts}",
         ]
+        if self.in_range is not None:
+            alarms, missed = self.in_range
+            lines.append(f"  range mode alone: {alarms} false alarms, {missed} pointers missed")
         if self.zeroed_bytes:
             lines.append(f"  left-over bytes, replayed as zeros: {self.zeroed_bytes}")
         if self.content:
@@ -65,10 +68,10 @@ class Census:
         return lines
 
 
-def compare_modes(exact: Census, ranged: Census) -> tuple[int, int]:
+def compare_modes(exact: Sequence[Sequence[NodeCensus]], ranged: Sequence[Sequence[NodeCensus]]) -> tuple[int, int]:
     """(false alarms, missed): pointers that only range mode sees, and pointers that it does not see, of one capture."""
     alarms = missed = 0
-    for exact_graph, ranged_graph in zip(exact.graphs, ranged.graphs, strict=True):
+    for exact_graph, ranged_graph in zip(exact, ranged, strict=True):
         for truth, guess in zip(exact_graph, ranged_graph, strict=True):
             alarms += len(set(guess.refs) - set(truth.refs))
             missed += len(set(truth.refs) - set(guess.refs))
@@ -91,11 +94,14 @@ def exact_census(first: Words, second: Words, owned: Owned, known: Known) -> Cen
         work.graph(graph, twin)
     content: list[ContentPointer] = []
     unstable: list[Difference] = []
-    for role in _ROLES:
-        pointers, other = compare_content(role, getattr(first, role), getattr(second, role), work.step, owned, known)
+    for role in dict.fromkeys((*first.content, *second.content)):
+        ones, twos = first.content.get(role, ()), second.content.get(role, ())
+        pointers, other = compare_content(role, ones, twos, work.step, owned, known)
         content += pointers
         unstable += other
-    return _result(work, begin, content, unstable)
+    found = _result(work, begin, content, unstable)
+    ranged = _in_range(first, owned, lambda address: None)  # what is foreign was refused by now
+    return replace(found, in_range=compare_modes(found.graphs, ranged.graphs))
 
 
 def range_census(first: Words, owned: Owned, known: Known) -> Census:
@@ -105,11 +111,16 @@ def range_census(first: Words, owned: Owned, known: Known) -> Census:
     """
     begin = time.perf_counter_ns()
     _check_slot(first, owned)
+    work = _in_range(first, owned, known)
+    content = [pointer for role, kept in first.content.items() for pointer in search_content(role, kept, owned)]
+    return _result(work, begin, content, [])
+
+
+def _in_range(first: Words, owned: Owned, known: Known) -> Classifier:
     work = Classifier(owned, known, 0)
     for graph in first.graphs:
         work.graph(graph, None)
-    content = [pointer for role in _ROLES for pointer in search_content(role, getattr(first, role), owned)]
-    return _result(work, begin, content, [])
+    return work
 
 
 def _result(work: Classifier, begin: int, content: Sequence[ContentPointer], unstable: Sequence[Difference]) -> Census:

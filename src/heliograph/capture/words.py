@@ -12,13 +12,14 @@ from typing import Annotated, Final
 
 import msgspec
 
-from heliograph.core.format import MAX_NAME, MAX_PARAM_BYTES, SLOTS
+from heliograph.core.format import MAX_NAME, MAX_PARAM_BYTES, ROLES, SLOTS
 from heliograph.errors import CaptureError
 
 MAGIC: Final = b"HGwords\0"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_BYTES: Final = 4 << 30  # of a file
-MAX_CONTENT: Final = 1 << 30  # of one region
+MAX_CONTENT: Final = 1 << 30  # of one place
+MAX_PLACES: Final = 1 << 20  # of one region
 MAX_GRAPHS: Final = 1 << 14
 MAX_NODES: Final = 1 << 20  # of one graph
 MAX_GIVEN: Final = 1 << 12
@@ -30,6 +31,7 @@ Small = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Place = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARAM_BYTES)]
 Content = Annotated[bytes, msgspec.Meta(max_length=MAX_CONTENT)]
+Kept = Annotated[tuple[tuple[Size, Content], ...], msgspec.Meta(max_length=MAX_PLACES)]  # by offset in the region
 Extent = tuple[Small, Small, Small]
 
 
@@ -71,12 +73,11 @@ class RecordedNodes(_Part, frozen=True):
 
 
 class Words(_Part, frozen=True):
-    """One capture in one slot. Content is that of the region from its base on, as long as what is kept by value."""
+    """One capture in one slot. ``content`` is all that is kept by value, by role."""
 
     slot: Annotated[int, msgspec.Meta(ge=0, lt=SLOTS)]
     graphs: Annotated[tuple[RecordedNodes, ...], msgspec.Meta(max_length=MAX_GRAPHS)]
-    constants: Content = b""
-    persistent: Content = b""
+    content: Annotated[dict[Text, Kept], msgspec.Meta(max_length=len(ROLES))] = {}
 
 
 def encode(words: Words) -> bytes:

@@ -197,21 +197,13 @@ class CudaCapture:
         """What was recorded, for the census."""
         self._name_workspace()
         graphs = tuple(RecordedNodes(each.placed.name, recorded_nodes(each, self.kernels)) for each in self.graphs)
-        return Words(slot=self.spec.slot, graphs=graphs, constants=b"", persistent=self._image("persistent"))
+        return Words(self.spec.slot, graphs, dict(self.kept))
 
     def _name_workspace(self) -> None:
         """All of scratch, for what libraries take and give back within an op."""
         if self.scratch.size and self.walk.buffers.find("scratch/workspace") is None:
             size = self.scratch.size
             self.walk.buffers.put("scratch/workspace", "scratch", 0, size, "u8", (size,))
-
-    def _image(self, role: str) -> bytes:
-        """A region from its base on, with zeros where nothing is kept."""
-        kept = self.kept.get(role, ())
-        image = bytearray(max((offset + len(content) for offset, content in kept), default=0))
-        for offset, content in kept:
-            image[offset : offset + len(content)] = content
-        return bytes(image)
 
     def _keep(self) -> None:
         """Reads what of PyTorch's memory and the model's buffers has to be there before the first launch."""
