@@ -129,6 +129,8 @@ def test_an_image_for_another_processor_is_refused() -> None:
     assert verdict(bytes(image)) == "M39"
     assert verdict(probe_image(), msgspec.structs.replace(TARGET, arch="aarch64")) == "M39"
     assert verdict(probe_image(), msgspec.structs.replace(TARGET, device="cuda", abi=0, arch="sm_90")) == "M39"
+    struct.pack_into("<H", image, 18, 183)  # whatever machine verifies it
+    assert verdict(bytes(image), msgspec.structs.replace(TARGET, arch="aarch64")) == ""
     struct.pack_into("<H", image, 18, 190)
     assert verdict(bytes(image), msgspec.structs.replace(TARGET, device="cuda", abi=0, arch="sm_90")) == ""
 
