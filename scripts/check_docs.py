@@ -27,7 +27,8 @@ def reference() -> str:
         command = group.get_command(context, name)
         if command is None:
             raise SystemExit(f"heliograph {name} does not exist")
-        help_text = command.get_help(click.Context(command, info_name=f"heliograph {name}", max_content_width=100))
+        shown = click.Context(command, info_name=f"heliograph {name}", **group.context_settings)
+        help_text = command.get_help(shown)
         lines += [f"## heliograph {name}", "", "```", help_text, "```", ""]
     lines += ["## Exit codes", "", "| code | meaning |", "| --- | --- |"]
     lines += ["| 0 | done |", "| 1 | the command ran and its verdict is no (`replay`, `doctor`) |"]

@@ -102,6 +102,16 @@ def test_a_refusal_is_an_error_that_says_what_the_server_said() -> None:
     assert "the queue is full" in caught.value.found
 
 
+@pytest.mark.parametrize(
+    ("status", "step"),
+    [(404, "/v1/models"), (400, "as the message says"), (429, "try again"), (503, "try again"), (500, "/health")],
+)
+def test_what_to_do_next_depends_on_the_status(status: int, step: str) -> None:
+    with asked(*refusal(status, message="no")) as answer, pytest.raises(AnswerError) as caught:
+        list(answer)
+    assert step in caught.value.hint
+
+
 def test_an_answer_that_is_no_stream_is_an_error() -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi"
     with asked(page) as answer, pytest.raises(AnswerError):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from test_main import heliograph
@@ -14,9 +12,7 @@ from test_main import heliograph
 import independent_reader
 from as_cuda import as_cuda
 from fake_cuda.control import FakeCuda
-from heliograph.capture import CaptureSpec
-from heliograph.capture.spec import EntrySpec
-from heliograph.cli import capture
+from heliograph.cli.capture import server_command
 from heliograph.cli.group import EXIT_CODES
 from heliograph.core.policy import Policy
 from heliograph.core.sign import development_key
@@ -81,20 +77,9 @@ def test_a_device_that_is_not_there_is_an_error(core: Path, fake_cuda: FakeCuda)
     assert "DriverError" in heliograph("replay", core, "--device", "2", check=DEVICE_ERROR).stderr
 
 
-def test_a_capture_hands_its_device_to_the_server_that_it_becomes(
-    core: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    became: list[Sequence[str]] = []
-    spec = CaptureSpec("tiny", (EntrySpec("step", ({},), {}, dict),))
-    made = SimpleNamespace(model=None, spec=spec, again=None, sources={})
-    monkeypatch.setattr(capture, "_made", lambda model, target: made)
-    monkeypatch.setattr(capture, "capture", lambda *_, index, **__: core)
-    monkeypatch.setattr(capture, "handover", lambda command, environment: became.append(command))
-    arguments = ["MODEL", "--target", "cuda", "--device", "1", "--then", "serve", "--port", "0", "--json"]
-    capture.command(arguments, standalone_mode=False)
-    ((*_, name, folder, device, number, option, port, last),) = became
-    assert (name, folder, device, number) == ("serve", str(core), "--device", "1")
-    assert (option, port, last) == ("--port", "0", "--json")
+def test_a_capture_hands_its_device_to_the_server_that_it_becomes() -> None:
+    command = server_command(Path("cores/it"), 1, ["--port", "0"], as_json=True)
+    assert command[-7:] == ["serve", "cores/it", "--device", "1", "--port", "0", "--json"]
 
 
 def test_generate_answers_as_on_the_host(language_model: Path, smollm2_core: Path, fake_cuda: FakeCuda) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from heliograph.cli.doctor import summary
 from heliograph.cli.machine import PROBES, Facts, fit, judge, look
 from heliograph.core.format import MIB, SLOTS
 from heliograph.runtime.plan import MARGIN_PART, NODE_BYTES, least_units
@@ -98,6 +99,14 @@ def test_units_fill_what_fixed_memory_executables_and_margin_leave() -> None:
     assert (found["ok"], found["reason"], found["units"]) == (True, "", room // UNIT)
     assert CORE.text is not None
     assert found["tokens"] == found["units"] * CORE.text.block_tokens
+
+
+def test_a_person_is_told_of_room_for_units_only_where_there_is_some() -> None:
+    found = fit(CORE, 64 * MIB)
+    assert f"then room for {found['units']} units = {found['tokens']} KV tokens" in summary(found)
+    for none in (fit(CORE, 0), found | {"units": 0, "tokens": 0}):
+        assert "fixed memory" in summary(none)
+        assert "room" not in summary(none)
 
 
 def test_one_byte_less_than_a_load_needs_does_not_fit() -> None:

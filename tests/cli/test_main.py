@@ -58,6 +58,25 @@ def test_an_unknown_option_is_a_usage_error() -> None:
     heliograph("verify", "--no-such-option", check=2)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--temperature", "nan"), ("--temperature", "inf"), ("--temperature", "2.5"), ("--top-p", "nan"),
+        ("--min-p", "nan"), ("--seed", str(1 << 63)), ("--seed", str(-(1 << 63) - 1)),
+    ],
+)  # fmt: skip
+def test_settings_that_the_server_refuses_are_refused_on_the_command_line(
+    tmp_path: Path, option: str, value: str
+) -> None:
+    assert option in heliograph("generate", tmp_path / "nothing", "Hi", option, value, check=2).stderr
+    heliograph("generate", tmp_path / "nothing", "Hi", option, "1", check=5)
+
+
+@pytest.mark.parametrize("command", ["generate", "replay", "serve"])
+def test_threads_have_one_name(command: str) -> None:
+    assert "--threads" in heliograph(command, "--help").stdout
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     assert "Usage:" in heliograph(command, "--help").stdout

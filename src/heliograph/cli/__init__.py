@@ -5,6 +5,7 @@ Reading order:
 - ``main``      what the console command calls: before everything else, then the command
 - ``group``     the commands by name, exit codes, how an error is shown
 - ``output``    what every command prints through: a person's view or one JSON object
+- ``size``      a byte count on the command line; ``number`` a finite number
 - ``capture``   model files -> signed core
 - ``inspect``   what is in a core
 - ``verify``    every byte of a core against its signature

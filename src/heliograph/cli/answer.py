@@ -20,6 +20,7 @@ CONNECT = 5.0  # seconds
 SILENCE = 180.0  # seconds without a byte; a server that is starting holds a request for up to 120
 MAX_LINE = 1 << 20  # bytes of one line of a stream
 MAX_BODY = 1 << 20  # bytes that are read of an error or a list
+OUTPUT = "see the server's output and its /health"
 EVENTS = "text/event-stream"
 
 
@@ -94,13 +95,10 @@ class Server:
             text = message_of(json.loads(body))
         except ValueError:
             text = f"a body of type {response.headers.get_content_type()}"
-        return self.wrong(f"status {response.status}: {text}")
+        return self.wrong(f"status {response.status}: {text}", next_step(response.status))
 
-    def wrong(self, found: str) -> AnswerError:
-        return AnswerError(
-            f"asking {self}", found=found, required="an answer in the OpenAI dialect",
-            hint="a 503 passes: try again; otherwise see the server's output and its /health",
-        )  # fmt: skip
+    def wrong(self, found: str, hint: str = OUTPUT) -> AnswerError:
+        return AnswerError(f"asking {self}", found=found, required="an answer in the OpenAI dialect", hint=hint)
 
 
 class Answer:
@@ -180,6 +178,17 @@ def events(response: HTTPResponse) -> Iterator[bytes]:
         elif not line and parts:
             yield b"\n".join(parts)
             parts = []
+
+
+def next_step(status: int) -> str:
+    """What somebody does about an answer with this status that is no answer."""
+    if status in (429, 503):
+        return "this passes: try again in a moment"
+    if status == 404:
+        return "name a model that the server's /v1/models lists, or leave --model out; check the address"
+    if status < 400:
+        return "check the address: it is one of a server that has /v1/chat/completions"
+    return "change the request as the message says" if status < 500 else OUTPUT
 
 
 def message_of(body: Any) -> str:

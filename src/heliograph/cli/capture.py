@@ -115,8 +115,22 @@ def command(
         show(description, console())
         click.echo(f"\ncore written to {core}")
     if then == "serve":
-        server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), "--device", str(device), *given]
-        handover(server + ["--json"] * as_json, environment=serving_environment())
+        handover(server_command(core, device, given, as_json), environment=serving_environment())
+
+
+def server_command(core: Path, device: int, given: list[str], as_json: bool) -> list[str]:
+    """What a capture becomes. ``given``: options of serve as they were given."""
+    server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), "--device", str(device), *given]
+    return server + ["--json"] * as_json
+
+
+def _check_address(given: list[str]) -> None:
+    """UsageError if a server with these options could not listen now."""
+    from heliograph.cli.serve import command as serve  # noqa: PLC0415 - of this option only
+    from heliograph.serve.front.start import listen  # noqa: PLC0415
+
+    options = serve.make_context("serve", ["CORE", *given]).params
+    listen(options["host"], options["port"]).close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from heliograph.cli.answer import Answer, Server
+from heliograph.cli.number import Number
 from heliograph.cli.output import json_option, print_json, show_error
 from heliograph.errors import ServeError, UsageError
 
@@ -22,7 +23,7 @@ CONTROLS = dict.fromkeys([*range(0x20), 0x7F, *range(0x80, 0xA0)]) | {9: "\t", 1
 @click.option("--system", help="System message.")
 @click.option("--model", help="Name of the model; left out, the server's only one.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Most tokens of an answer; left out, the server decides.")
-@click.option("--temperature", type=click.FloatRange(0), help="0 takes the likeliest token.")
+@click.option("--temperature", type=Number(0), help="0 takes the likeliest token.")
 @click.option("--seed", type=int, help="Same seed, same answer.")
 @json_option
 def command(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
@@ -35,9 +37,13 @@ def command(core: Path | None, as_json: bool) -> int:
     out = console()
     out.print(table)
     if fit is not None:
-        verdict = "[green]fits[/]" if fit["ok"] else f"[red]does not fit[/]: {fit['reason']}"
-        out.print(
-            f"core: {verdict}; fixed memory {bytes_text(fit['fixed_bytes'])}, then room for {fit['units']} units"
-            + (f" = {fit['tokens']} KV tokens" if fit["tokens"] else "")
-        )
+        out.print(summary(fit))
     return 0 if ok else 1
+
+
+def summary(fit: Mapping[str, Any]) -> str:
+    """What ``fits`` found, in a line."""
+    verdict = "[green]fits[/]" if fit["ok"] else f"[red]does not fit[/]: {fit['reason']}"
+    units = f", then room for {fit['units']} units" if fit["units"] else ""
+    tokens = f" = {fit['tokens']} KV tokens" if fit["tokens"] else ""
+    return f"core: {verdict}; fixed memory {bytes_text(fit['fixed_bytes'])}{units}{tokens}"

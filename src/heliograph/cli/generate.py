@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from heliograph.cli.output import device_option, json_option, print_json
+from heliograph.cli.number import SEED, Number
+from heliograph.cli.output import device_option, json_option, print_json, threads_option
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.runtime.generate import generate
@@ -21,28 +22,26 @@ from heliograph.runtime.text import Text
 @click.argument("core", type=click.Path(path_type=Path))
 @click.argument("prompt")
 @click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Most tokens to generate.")
-@click.option(
-    "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest token."
-)
+@click.option("--temperature", type=Number(0, 2), default=0.0, show_default=True, help="0 takes the likeliest token.")
 @click.option(
     "--top-k", type=click.IntRange(0, (1 << 31) - 1), default=0, help="Keep the k likeliest tokens; 0 keeps all."
 )
-@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, help="Keep the likeliest tokens up to this mass.")
+@click.option("--top-p", type=Number(0, 1), default=1.0, help="Keep the likeliest tokens up to this mass.")
 @click.option(
     "--min-p",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     default=0.0,
     help="Keep tokens at least this likely, relative to the likeliest.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same answer.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Same seed, same answer.")
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it is, without the chat template.")
-@click.option("--workers", type=click.IntRange(0), default=0, help="Threads that run kernels; default one a processor.")
+@threads_option
 @device_option
 @click.option("--stats", is_flag=True, help="Print times and whether torch is in this process.")
 @json_option
 def command(
     core: Path, prompt: str, max_tokens: int, temperature: float, top_k: int, top_p: float, min_p: float,
-    seed: int, raw: bool, workers: int, device: int, stats: bool, as_json: bool,
+    seed: int, raw: bool, threads: int, device: int, stats: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Answer PROMPT with CORE and print the answer as it comes."""
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
@@ -51,7 +50,7 @@ def command(
         text = Text.of(verified)
         ids = text.encode(prompt) if raw else text.encode_chat([{"role": "user", "content": prompt}])
         # Each bucket is tested before its first run.
-        with load(verified, workers=workers, index=device, ready=()) as program:
+        with load(verified, workers=threads, index=device, ready=()) as program:
             loaded = time.perf_counter_ns()
             decoder = text.decoder()
             tokens: list[int] = []

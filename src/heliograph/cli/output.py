@@ -21,6 +21,10 @@ device_option = click.option(
     "--device", type=click.IntRange(0), default=0, show_default=True, help="Number of the CUDA device, for a CUDA core."
 )
 
+threads_option = click.option(
+    "--threads", type=click.IntRange(0), default=0, help="Threads that run kernels; default one a processor."
+)
+
 # Called with what is being done, how much of it is done, and how much there is (any unit; total 0 = unknown).
 Tell = Callable[[str, int, int], None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from heliograph.cli.output import console, device_option, json_option, print_json, progress
+from heliograph.cli.output import console, device_option, json_option, print_json, progress, threads_option
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 from heliograph.runtime.load import load
@@ -19,15 +19,15 @@ from heliograph.runtime.load import load
 @click.argument("core", type=click.Path(path_type=Path))
 @click.option("--times", type=click.IntRange(1), default=3, show_default=True, help="Self-tests of each graph.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order in which graphs are replayed.")
-@click.option("--workers", type=click.IntRange(0), default=0, help="Threads that run kernels; default one a processor.")
+@threads_option
 @device_option
 @json_option
-def command(core: Path, times: int, seed: int, workers: int, device: int, as_json: bool) -> int:
+def command(core: Path, times: int, seed: int, threads: int, device: int, as_json: bool) -> int:
     """Replay every graph of CORE in shuffled order; exit 1 if one does not give its recorded results."""
     with (
         progress(as_json) as tell,
         verify(core, Policy.local()) as verified,
-        load(verified, workers=workers, index=device) as program,
+        load(verified, workers=threads, index=device) as program,
     ):
         graphs = verified.core.graphs
         order = [number for number in range(len(graphs)) for _ in range(times)]

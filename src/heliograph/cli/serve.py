@@ -7,7 +7,6 @@ imported once the port is open.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from heliograph.cli.output import device_option, show_error
+from heliograph.cli.number import Number
+from heliograph.cli.output import device_option, show_error, threads_option
 from heliograph.cli.size import Size
 from heliograph.errors import HeliographError
 from heliograph.serve.front.start import Options, serve
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free port.")
 @device_option
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads that run kernels; default one a processor.")
+@threads_option
 @click.option(
     "--units", type=click.IntRange(0), default=0, help="KV blocks; default what the core can use or what fits."
 )
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Refuse requests with unknown fields instead of naming them in a header.")
 @click.option("--wait-all", is_flag=True, help="Build and test every bucket before the first answer.")
 @click.option(
-    "--shutdown-timeout", type=click.FloatRange(0), default=LIMITS.shutdown, show_default=True, metavar="SECONDS",
+    "--shutdown-timeout", type=Number(0), default=LIMITS.shutdown, show_default=True, metavar="SECONDS",
     help="Running requests may take so long to end after SIGTERM or Ctrl-C.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON line an event, also on a terminal.")
@@ -53,8 +53,6 @@ def command(
     The port is open from the start: requests are held until the core is loaded. Prints the phases of the start: a
     table on a terminal, one JSON line each otherwise.
     """
-    if not math.isfinite(shutdown_timeout):
-        raise click.BadParameter(f"{shutdown_timeout} is no number of seconds", param_hint="--shutdown-timeout")
     options = Options(
         core=core, host=host, port=port, device=device, threads=threads, units=units, memory=memory, wait_all=wait_all,
         strict=strict, alias=model, shutdown=shutdown_timeout,
