@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -222,10 +223,26 @@ def test_messages_become_what_templates_take(message: dict[str, Any], rendered: 
 # ---- prompts -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("prompt", "prompts"),
-    [("Hi", ("Hi",)), (["a", "b"], ("a", "b")), ([1, 2], ((1, 2),)), ([[1], [2, 3]], ((1,), (2, 3)))],
+    [
+        ("Hi", ("Hi",)),
+        (["a", "b"], ("a", "b")),
+        ([1, 2], (array("i", [1, 2]),)),
+        ([[1], [2]], (array("i", [1]), array("i", [2]))),
+    ],
 )
 def test_a_prompt_is_a_text_or_tokens_or_many_of_one_kind(prompt: Any, prompts: Any) -> None:
     assert completion(prompt=prompt).prompts == prompts
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_list_of_tokens_that_no_context_holds_is_refused_as_it_is_read(many: bool) -> None:
+    def prompt(length: int) -> list[Any]:
+        return [[5], [5] * length] if many else [5] * length
+
+    with pytest.raises(Refusal) as caught:
+        completion(prompt=prompt(MAX_PROMPT + 1))
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    assert len(completion(prompt=prompt(MAX_PROMPT)).prompts[-1]) == MAX_PROMPT
 
 
 @pytest.mark.parametrize("prompt", [[], [[]], ["a", 1], [1, "a"], [True], [[1, "a"]], [None], {}, 5, None])

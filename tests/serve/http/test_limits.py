@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,10 @@ from wire import ask, connect, post, read_all
 
 from heliograph.runtime.text import Text
 from heliograph.serve.frames import MAX_PROMPT, Submit
+from heliograph.serve.front import generate
+from heliograph.serve.front.body import read_body
+from heliograph.serve.front.journal import Work
+from heliograph.serve.front.openai_request import Plan
 from heliograph.serve.front.start import raise_descriptors
 from heliograph.serve.limits import Limits
 
@@ -220,6 +226,43 @@ def test_more_bytes_than_may_wait_are_refused() -> None:
         assert ask(served.url, "/tokenize", {"prompt": "a" * 400}).status == 503
         assert [each.result(30).status for each in running] == [200, 200]
         assert ask(served.url, CHAT, large).status == 200
+
+
+class Kept(bytes):
+    """A body that says when it is let go."""
+
+    alive = 0
+
+    def __init__(self, _: bytes) -> None:
+        Kept.alive += 1
+
+    def __del__(self) -> None:
+        Kept.alive -= 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("body", [chat(), {"model": "tiny", "prompt": "a"}])
+def test_what_was_asked_is_let_go_once_it_is_tokens(
+    monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], stream: bool
+) -> None:
+    """What stays of a large body while it is answered is 4 bytes a token."""
+
+    async def read(*given: Any) -> Kept:
+        return Kept(await read_body(*given))
+
+    def new(kind: type) -> list[Any]:
+        return [each for each in gc.get_objects() if type(each) is kind and id(each) not in before]
+
+    before = {id(each): each for each in gc.get_objects() if type(each) in (Plan, Work)}
+    monkeypatch.setattr(generate, "read_body", read)
+    script = Script(line=lambda submit, place: Line(ids("x" * 1000)), interval=0.02)
+    path = CHAT if "messages" in body else "/v1/completions"
+    with serving(script) as served, connect(served.url) as client:
+        client.sendall(post(path, body | {"stream": stream, "max_tokens": 400}))
+        served.eventually(lambda: len(served.told.launches) > 1)
+        assert (Kept.alive, new(Plan)) == (0, [])
+        assert [(type(work.prompt), work.prompt.itemsize) for work in new(Work)] == [(array, 4)]
+        assert served.told.under_way
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -33,16 +34,25 @@ class Generate:
         reply = Reply(scope, send, service.limits.stall)
         try:
             with service.admit() as hold:
-                body = await read_body(scope, receive, service.limits, hold)
+                body = read_body(scope, receive, service.limits, hold)
+                name, plan = await decoded(await body, lambda data: self._read(data, service.limits, service.strict))
                 async with while_connected(receive):
-                    await self._answer(scope, body, reply)
+                    begun = service.world.clock()
+                    reply.name_ignored(plan.ignored)
+                    give = self._stream if plan.stream else self._collect
+                    answer, generation = await self._begin(scope, name, plan)
+                    del plan  # what was asked is kept as tokens alone
+                    try:
+                        await give(answer, generation, reply)
+                    finally:
+                        service.cancel(generation)
+                        service.metrics.request.observe(service.world.clock() - begun)
         except Refusal as refusal:
             await reply.refuse(refusal)
 
-    async def _answer(self, scope: Scope, body: bytes, reply: Reply) -> None:
+    async def _begin(self, scope: Scope, name: str, plan: Plan) -> tuple[Answer, Generation]:
+        """Generates once the model is loaded; the caller cancels it."""
         service = self._service
-        begun = service.world.clock()
-        name, plan = await decoded(body, lambda data: self._read(data, service.limits, service.strict))
         encoding = asyncio.create_task(service.encode(plan))  # of an early request while the model loads
         encoding.add_done_callback(_look_at)
         try:
@@ -51,14 +61,9 @@ class Generate:
             prompts = await encoding
         finally:
             encoding.cancel()
-        generation = service.generate(plan, prompts, model, await service.text())
+        text = await service.text()
         answer = Answer(self._chat, scope["state"]["request_id"], int(service.world.wall()), model, plan.usage)
-        reply.name_ignored(plan.ignored)
-        try:
-            await (self._stream if plan.stream else self._collect)(answer, generation, reply)
-        finally:
-            service.cancel(generation)
-            service.metrics.request.observe(service.world.clock() - begun)
+        return answer, service.generate(plan, prompts, model, text)
 
     async def _stream(self, answer: Answer, generation: Generation, reply: Reply) -> None:
         """Chunks as tokens come. Nothing is sent before the first token, so that an error has its status."""
@@ -98,7 +103,7 @@ class Generate:
         await reply.whole(200, answer.whole(choices, generation.prompt_tokens))
 
 
-def _look_at(task: asyncio.Task[list[tuple[int, ...]]]) -> None:
+def _look_at(task: asyncio.Task[list[array[int]]]) -> None:
     """What it raised is told to who waits for it, or to nobody."""
     if not task.cancelled():
         task.exception()

@@ -26,7 +26,7 @@ class End(Enum):
 class Work(msgspec.Struct, frozen=True):
     """Rows to generate from one prompt: everything that decides their tokens."""
 
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]  # an array: a long one waits in memory for its turn
     seeds: tuple[int, ...]  # one a row
     limit: int
     least: int
@@ -118,6 +118,6 @@ def submit_of(rows: Sequence[Row]) -> Submit:
     """The frame that asks for rows of one piece of work."""
     work = rows[0].work
     return Submit(
-        rows=tuple((row.number, row.seed) for row in rows), prompt=work.prompt, limit=work.limit, least=work.least,
-        stops=work.stop_tokens, settings=work.settings,
+        rows=tuple((row.number, row.seed) for row in rows), prompt=tuple(work.prompt), limit=work.limit,
+        least=work.least, stops=work.stop_tokens, settings=work.settings,
     )  # fmt: skip

@@ -7,6 +7,7 @@ change the answer and ignored where it would not; an unknown field is named in t
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, Final, TypeVar
@@ -59,7 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
     """A request that is in order, before its prompts are tokens."""
 
     messages: tuple[Mapping[str, object], ...]  # of a chat; empty for completions
-    prompts: tuple[str | tuple[int, ...], ...]  # of completions; empty for a chat
+    prompts: tuple[str | array[int], ...]  # of completions; empty for a chat
     n: int
     limit: int | None  # tokens to generate at most; None: what the context has left
     least: int
@@ -233,7 +234,7 @@ def _unknown(raw: Mapping[str, Any], kind: type[Body], strict: bool) -> tuple[st
 
 def _plan(
     body: Body, limits: Limits, ignored: tuple[str, ...], limit: int | None,
-    messages: tuple[Mapping[str, object], ...] = (), prompts: tuple[str | tuple[int, ...], ...] = (),
+    messages: tuple[Mapping[str, object], ...] = (), prompts: tuple[str | array[int], ...] = (),
 ) -> Plan:  # fmt: skip
     least = body.min_tokens or 0
     if limit is not None and least > limit:
@@ -291,21 +292,32 @@ def _message(message: Message, path: str) -> Mapping[str, object]:
     return {"role": role, "content": content} | ({"name": message.name} if message.name else {})
 
 
-def _prompts(prompt: str | list[Any], limits: Limits) -> tuple[str | tuple[int, ...], ...]:
+def _prompts(prompt: str | list[Any], limits: Limits) -> tuple[str | array[int], ...]:
     """One text or many, one list of tokens or many."""
     if isinstance(prompt, str):
         return (prompt,)
     if not prompt:
         raise invalid("an empty list of prompts", "prompt")
     if all(type(token) is int for token in prompt):
-        return (tuple(prompt),)
+        return (_tokens(prompt),)
     if len(prompt) > limits.prompts:
         raise invalid(f"{len(prompt)} prompts; at most {limits.prompts} are taken", "prompt")
     if all(isinstance(text, str) for text in prompt):
         return tuple(prompt)
     if all(isinstance(ids, list) and ids and all(type(token) is int for token in ids) for ids in prompt):
-        return tuple(map(tuple, prompt))
+        return tuple(map(_tokens, prompt))
     raise invalid("neither a text, a list of texts, a list of tokens nor a list of lists of tokens", "prompt")
+
+
+def _tokens(given: list[int]) -> array[int]:
+    if len(given) > MAX_PROMPT:
+        raise invalid(
+            f"a prompt of {len(given)} tokens; at most {MAX_PROMPT} are taken", "prompt", "context_length_exceeded"
+        )
+    try:
+        return array("i", given)
+    except OverflowError:
+        raise invalid("a token outside of any vocabulary", "prompt") from None
 
 
 def _stops(stop: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
@@ -353,7 +365,7 @@ def work_of(plan: Plan, prompts: Sequence[Sequence[int]], model: Model, seed: in
         ("logit_bias", [token for token, _ in plan.settings.bias]),
         *(("prompt", prompt) for prompt in prompts),
     ):
-        if any(not 0 <= token < model.vocabulary for token in tokens):
+        if tokens and not 0 <= min(tokens) <= max(tokens) < model.vocabulary:
             raise invalid(f"a token outside of the vocabulary of {model.vocabulary}", param)
     if plan.n > model.concurrency:
         raise invalid(f"n is {plan.n}; this model runs {model.concurrency} rows at a time", "n")
@@ -362,7 +374,7 @@ def work_of(plan: Plan, prompts: Sequence[Sequence[int]], model: Model, seed: in
         raise invalid(f"more than the {model.biases} biases that this model takes", "logit_bias")
     stop_strings = tuple(map(StopString.of, plan.stop_strings))
     seed = seed if plan.seed is None else plan.seed
-    return [_work(plan, tuple(prompt), stop_tokens, stop_strings, model, seed) for prompt in prompts]
+    return [_work(plan, prompt, stop_tokens, stop_strings, model, seed) for prompt in prompts]
 
 
 def check_length(plan: Plan, tokens: int, context: int, more: str = "") -> None:
@@ -380,7 +392,7 @@ def _source(plan: Plan) -> str:
 
 
 def _work(
-    plan: Plan, prompt: tuple[int, ...], stop_tokens: tuple[int, ...], stop_strings: tuple[StopString, ...],
+    plan: Plan, prompt: Sequence[int], stop_tokens: tuple[int, ...], stop_strings: tuple[StopString, ...],
     model: Model, seed: int,
 ) -> Work:  # fmt: skip
     left = model.context - len(prompt)

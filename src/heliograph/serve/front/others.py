@@ -39,17 +39,17 @@ def make_others(service: Service) -> Starlette:
 
     async def tokenize(request: Request) -> Response:
         with service.admit() as hold:
-            body = await read_body(request.scope, request.receive, service.limits, hold)
-            name, plan = await decoded(body, partial(read_tokenize, limits=service.limits))
+            body = read_body(request.scope, request.receive, service.limits, hold)
+            name, plan = await decoded(await body, partial(read_tokenize, limits=service.limits))
             found = await service.hold()
             check_model(name or found.name, found)
             (tokens,) = await service.encode(plan)
-            return json({"tokens": tokens, "count": len(tokens), "max_model_len": found.context})
+            return json({"tokens": tokens.tolist(), "count": len(tokens), "max_model_len": found.context})
 
     async def detokenize(request: Request) -> Response:
         with service.admit() as hold:
-            body = await read_body(request.scope, request.receive, service.limits, hold)
-            name, tokens = await decoded(body, read_detokenize)
+            body = read_body(request.scope, request.receive, service.limits, hold)
+            name, tokens = await decoded(await body, read_detokenize)
             found = await service.hold()
             check_model(name or found.name, found)
             return json({"prompt": await service.decode(tokens, found)})

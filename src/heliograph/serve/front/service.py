@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
@@ -106,11 +107,12 @@ class Service:
             eos=facts.eos, concurrency=min(loaded.concurrency, MAX_ROWS), biases=loaded.biases,
         )  # fmt: skip
 
-    async def encode(self, plan: Plan) -> list[tuple[int, ...]]:
+    async def encode(self, plan: Plan) -> list[array[int]]:
         """The tokens of a plan's prompts, in a thread: neither templates nor tokenizers may stop the others. Refusal
         for a text that is too long for the model, before it is tokens: nothing ends that work once it has begun."""
-        if plan.prompts and all(not isinstance(prompt, str) for prompt in plan.prompts):
-            return [tuple(prompt) for prompt in plan.prompts if not isinstance(prompt, str)]
+        given = [prompt for prompt in plan.prompts if not isinstance(prompt, str)]
+        if given:
+            return given
         face = await asyncio.shield(self._face)
         try:
             async with asyncio.timeout(self.limits.encode):
@@ -199,21 +201,19 @@ def _stream_of(text: Text, work: Work) -> TextStream:
     return TextStream(text.decoder(), work.stop_strings, work.least)
 
 
-def _encode(text: Text, plan: Plan, context: int) -> list[tuple[int, ...]]:
+def _encode(text: Text, plan: Plan, context: int) -> list[array[int]]:
     def check(whole: str) -> None:
         if len(whole) >= context:  # else there is no telling
             check_length(plan, text.fewest(whole), context, "at least ")
 
     if plan.messages:
-        return [tuple(text.encode_chat(plan.messages, check=check))]
-    for prompt in plan.prompts:
-        if isinstance(prompt, str):
-            check(prompt)
-    return [tuple(_encode_prompt(text, prompt)) for prompt in plan.prompts]
+        return [array("i", text.encode_chat(plan.messages, check=check))]
+    texts = [prompt for prompt in plan.prompts if isinstance(prompt, str)]
+    for whole in texts:
+        check(whole)
+    return [array("i", _encode_text(text, whole)) for whole in texts]
 
 
-def _encode_prompt(text: Text, prompt: str | tuple[int, ...]) -> Sequence[int]:
+def _encode_text(text: Text, whole: str) -> list[int]:
     """An empty text is the beginning of one, if the model has a token for that."""
-    if not isinstance(prompt, str):
-        return prompt
-    return text.encode(prompt) or ([text.bos] if text.bos >= 0 else [])
+    return text.encode(whole) or ([text.bos] if text.bos >= 0 else [])
