@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from scripted_worker import Line, Script
@@ -53,6 +54,17 @@ def test_after_the_first_token_it_is_an_event_and_the_end_of_the_stream(how: str
         *chunks, last = answer.events
         assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == "Hello there"[:count]
         assert set(last["error"]) == {"message", "type", "param", "code"}
+
+
+def test_after_the_first_comment_it_is_an_event_too() -> None:
+    """The comments of a long wait are worth more than the status of a failure that comes so late."""
+    limits = msgspec.structs.replace(QUICK, ping=0.1, silence=0.5)
+    with serving(hello(hangs_after=0), limits=limits) as served:
+        answer = ask(served.url, CHAT, chat(stream=True))
+        assert (answer.status, answer.body.startswith(b": ping\n\n")) == (200, True)
+        (only,) = answer.events
+        assert only["error"]["code"] == "unavailable"
+        assert ask(served.url, CHAT, chat()).status == 503
 
 
 def test_the_official_client_raises_it() -> None:

@@ -66,7 +66,8 @@ class Generate:
         return answer, service.generate(plan, prompts, model, text)
 
     async def _stream(self, answer: Answer, generation: Generation, reply: Reply) -> None:
-        """Chunks as tokens come. Nothing is sent before the first token, so that an error has its status."""
+        """Chunks as tokens come. Nothing is sent before the first token, so that an error has its status, or before the
+        first ping: proxies end a request that is silent for long, while all that can still fail then is the server."""
         rows = generation.rows
         opened: set[int] = set()
         closed: set[int] = set()
