@@ -1,6 +1,7 @@
 """A classifier in plain PyTorch: captured here, then replayed by a process that has no PyTorch (classify.py).
 
-    python examples/classifier.py CORES      writes its core into the folder CORES
+    python examples/classifier.py CORES      writes its core into the folder CORES, and replays it
+    heliograph capture examples/classifier.py:classifier
 
 The model is convolutions and an MLP with random weights. The scores that PyTorch computes here and those of the
 replaying process have to agree within float rounding.
@@ -20,9 +21,9 @@ from torch import nn
 from heliograph.capture import CaptureSpec, EntrySpec, TensorSpec, capture
 
 
-def classifier() -> nn.Module:
+def classifier() -> tuple[nn.Module, CaptureSpec]:
     torch.manual_seed(0)
-    return nn.Sequential(
+    model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -36,17 +37,18 @@ def classifier() -> nn.Module:
         nn.Linear(32, CLASSES),
         nn.Softmax(dim=-1),
     ).eval()
-
-
-def main(cores: Path) -> None:
-    model = classifier()
     classify = EntrySpec(
         "classify",
         buckets=({"rows": 1}, {"rows": 4}),
         inputs={"image": TensorSpec(("rows", 3, SIDE, SIDE), "f32")},
         call=lambda model, image: {"scores": model(image)},
     )
-    core = capture(model, CaptureSpec("classifier", (classify,)), cores=cores)
+    return model, CaptureSpec("classifier", (classify,))
+
+
+def main(cores: Path) -> None:
+    model, spec = classifier()
+    core = capture(model, spec, cores=cores)
     print(f"captured {core.name}")
     with torch.no_grad():
         expected = model(torch.frombuffer(bytearray(images()), dtype=torch.float32).view(ROWS, 3, SIDE, SIDE))
@@ -63,4 +65,6 @@ def main(cores: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/classifier.py CORES")
     main(Path(sys.argv[1]))

@@ -34,4 +34,6 @@ def classify(core: Path) -> list[float]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/classify.py CORE")
     print(json.dumps({"scores": classify(Path(sys.argv[1])), "torch": "torch" in sys.modules}))

@@ -22,6 +22,7 @@ from heliograph.device.host import open_host
 from heliograph.errors import (
     AddressMovedError,
     AddressTakenError,
+    CaptureError,
     CheckerError,
     OutOfMemoryError,
     UnsupportedOpError,
@@ -70,7 +71,7 @@ def test_the_third_bucket_fails_and_the_retry_gives_the_bytes_of_a_clean_run(
     torch.manual_seed(11)
     model = Broken().eval()
     clean = capture(mlp(), mlp_spec(), cores=tmp_path / "clean")
-    with pytest.raises(RuntimeError, match="the third bucket"):
+    with pytest.raises(CaptureError, match="the third bucket"):
         capture(model, mlp_spec(), cores=tmp_path / "cores")
     assert left_in(tmp_path / "cores") == []
     model.broken = False
@@ -87,7 +88,7 @@ def test_a_bucket_that_fails_under_capture_gives_everything_back(slot_is_free: N
         return {"y": m(x)}
 
     device = open_host(workers=1)
-    with pytest.raises(RuntimeError, match="capturing"):
+    with pytest.raises(CaptureError, match="capturing"):
         record(nn.Linear(8, 4), spec_of(call), device=device, retain="executable")
     counters = device.counters()
     assert (counters["bytes_mapped"], counters["reservations_live"], counters["executables_live"]) == (0, 0, 0)

@@ -53,6 +53,8 @@ WRONG_AND_RIGHT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "name": ({"entries": (entry(name="run/1"),)}, {"entries": (entry(name="run1"),)}),
     "no bucket": ({"entries": (entry(buckets=()),)}, {"entries": (entry(buckets=({"rows": 1},)),)}),
+    "a bucket alone": ({"entries": (entry(buckets={"rows": 1}),)}, {"entries": (entry(buckets=({"rows": 1},)),)}),
+    "an entry alone": ({"entries": entry()}, {"entries": (entry(),)}),
     "order": (
         {"entries": (entry(buckets=({"rows": 2}, {"rows": 1})),)},
         {"entries": (entry(buckets=({"rows": 1}, {"rows": 2})),)},

@@ -6,6 +6,7 @@ Self-test results are not known yet: the checker finds them, and ``with_results`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import msgspec
@@ -43,7 +44,8 @@ def put_recording(recording: Recording, writer: DraftWriter, cap: int) -> Conten
     ExportManifestError if the recording is no longer what was captured.
     """
     recording.manifest.check()  # holds: R4 tests/capture/test_draft.py::test_a_graph_that_was_reset_is_not_written
-    slices, chunks = writer.put_weights(recording.weights(PIECE), cap)
+    with closing(recording.weights(PIECE)) as image:
+        slices, chunks = writer.put_weights(image, cap)
     tests, padding = self_tests(recording, writer)
     initial = {role: tuple(_initial(recording, writer, role)) for role in INITIAL_ROLES}
     templates = [_template(recorded, recorded.nodes) for recorded in recording.graphs]

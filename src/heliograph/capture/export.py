@@ -25,19 +25,20 @@ from heliograph.capture.record_model import Tell, record
 from heliograph.capture.recording import Recording
 from heliograph.capture.spec import CaptureSpec
 from heliograph.core.format import DEFAULT_CAP
+from heliograph.core.layout import slice_bytes
 from heliograph.core.names import check_name
 from heliograph.core.report import Report
 from heliograph.core.sign import SigningKey, development_key, scratch_key
 from heliograph.core.write import DraftWriter, publish
 from heliograph.device.host import open_host
-from heliograph.errors import CoreExistsError
+from heliograph.errors import CoreExistsError, HeliographError, UsageError
 
 
 def capture(
     model: nn.Module,
     spec: CaptureSpec,
     *,
-    cores: Path,
+    cores: str | os.PathLike[str],
     name: str | None = None,
     cap: int = DEFAULT_CAP,
     retain: Retain = "template",
@@ -65,12 +66,13 @@ def capture(
     workers: threads that run kernels, 0 for all processors. memory_limit: bytes of the device,
     for the checker as well.
 
-    Raises CaptureError (an op, a value read, foreign memory, a check that failed), DeviceError, CoreExistsError,
-    StorageError.
+    Raises UsageError, CaptureError (an op, a value read, foreign memory, what the model raises, a check that failed),
+    DeviceError, CoreExistsError, StorageError.
     """
+    cores = Path(cores)
+    check_arguments(cores, name=name, cap=cap, device=device)
     tell = progress or (lambda doing, done, total: None)
     notes = Notes(retain=retain, sources=sources or {})
-    _refuse_taken(cores, name)
     with DraftWriter(cores) as writer:
         with ExitStack() as held:
             with _phase(notes, "record"):
@@ -78,11 +80,11 @@ def capture(
                     recording = _record_cuda(model, spec, again, index, retain, flags, notes, tell)
                 else:
                     host = open_host(workers=workers, memory_limit=memory_limit)
-                    held.callback(host.close)
+                    held.enter_context(_given_back(host.close))
                     recording = record(
                         model, spec, device=host, retain=retain, flags=flags, consume=consume, progress=progress
                     )
-                held.callback(recording.release)
+                held.enter_context(_given_back(recording.release))
             if study is not None:
                 study(recording)
             with _phase(notes, "draft"):
@@ -131,8 +133,24 @@ def _record_cuda(
     return recording
 
 
-def _refuse_taken(cores: Path, name: str | None) -> None:
-    """Before the work is done, not only after it."""
+def check_arguments(cores: Path, *, name: str | None, cap: int, device: str) -> None:
+    """What can be refused before there is a model: UsageError, CoreExistsError, CaptureError for another PyTorch."""
+    if device not in ("host", "cuda"):
+        raise UsageError(
+            "reading the arguments", found=f"device {device!r}", required="host or cuda", hint="give one of the two"
+        )
+    if not isinstance(cap, int):
+        raise UsageError(
+            "reading the arguments",
+            found=f"a cap of {cap!r}",
+            required="a number of bytes",
+            hint="for example 64 << 20",
+        )
+    slice_bytes(cap)
+    if device == "cuda":
+        from heliograph.capture.cuda.session import check_pytorch  # noqa: PLC0415 - not needed on the host
+
+        check_pytorch()
     if name is not None and os.path.lexists(cores / check_name(name)):
         raise CoreExistsError(
             f"capturing the core {name!r}",
@@ -140,6 +158,20 @@ def _refuse_taken(cores: Path, name: str | None) -> None:
             required="a name that is free",
             hint="choose another name, or leave it out: then the time is part of it",
         )
+
+
+@contextmanager
+def _given_back(give_back: Callable[[], None]) -> Iterator[None]:
+    """Gives something back on the way out. Of an error there and one before it, the first is the one that is told."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            give_back()
+        except HeliographError as second:
+            error.add_note(f"then, {second}")
+        raise
+    give_back()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ it also replays here, which is what bit equality with another process is measure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -78,8 +78,10 @@ class Recording:
         self._closing = closing
         self._replayable = False  # whether that was checked
 
-    def weights(self, piece: int) -> Iterator[memoryview | bytes]:
-        """The weights region in pieces of at most ``piece`` bytes: on the host a view each, else a copy."""
+    def weights(self, piece: int) -> Generator[memoryview | bytes, None, None]:
+        """The weights region in pieces of at most ``piece`` bytes: on the host a view each, else a copy.
+
+        Close it if it is not run to its end: it holds a view."""
         size = self.arena.sizes.get("weights", 0)
         for start in range(0, size, piece):
             count, region = min(piece, size - start), self.arena.region("weights")

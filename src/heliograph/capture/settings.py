@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ def fixed_settings() -> Iterator[None]:
         stack.enter_context(torch.autocast("cpu", enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_library_paths_off())
+        stack.enter_context(_told_once())
         stack.enter_context(_collector_off())
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -48,6 +50,18 @@ def _library_paths_off() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
         torch._C._set_mkldnn_enabled(library)
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Without the log of what fake mode raises as well."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextmanager

@@ -118,6 +118,7 @@ def graph_name(entry: EntrySpec, bucket: Shape) -> str:
 
 
 def _check(spec: CaptureSpec) -> None:
+    _require(isinstance(spec.entries, (tuple, list)), f"entries {spec.entries}", "a tuple of EntrySpec")
     _require(bool(spec.entries), "no entry", "at least one entry")
     _require(spec.numerics in NUMERICS, f"numerics {spec.numerics!r}", f"one of {', '.join(NUMERICS)}")
     _require(0 <= spec.slot < SLOTS, f"slot {spec.slot}", f"a slot from 0 to {SLOTS - 1}")
@@ -141,6 +142,8 @@ def _check(spec: CaptureSpec) -> None:
 def _check_entry(spec: CaptureSpec, entry: EntrySpec) -> None:
     what = f"entry {entry.name!r}"
     _require(bool(_NAME.match(entry.name)), what, "a name of letters, digits and underscores")
+    sequence = isinstance(entry.buckets, (tuple, list)) and all(isinstance(each, Mapping) for each in entry.buckets)
+    _require(sequence, f"{what} with buckets {entry.buckets}", "a tuple of mappings, such as ({'rows': 1},)")
     _require(bool(entry.buckets), f"{what} without buckets", "at least one bucket")
     dimensions = tuple(entry.buckets[0])
     for bucket in entry.buckets:

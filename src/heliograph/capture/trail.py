@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
 from typing import TypeVar
@@ -16,10 +17,13 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from heliograph.errors import CaptureError, HeliographError
+
 T = TypeVar("T")
 
 # Frames of these packages carry out the model's calls; the line wanted is the one that called them.
-_MACHINERY = ("torch", "heliograph.capture", "heliograph.ops", "heliograph.device")
+_MACHINERY = ("torch", "importlib", "heliograph.capture", "heliograph.ops", "heliograph.device")
+_OUTPUTS = "the model's outputs"
 
 
 class Trail:
@@ -76,9 +80,25 @@ def model_frame() -> FrameType | None:
     return frame
 
 
-def raising_line(trace: TracebackType | None) -> str:
+@contextmanager
+def told_with_line(doing: str, otherwise: str, hint: str) -> Iterator[None]:
+    """What the model's code raises, as a CaptureError that it caused; ``otherwise`` is told if no line of it ran."""
+    try:
+        yield
+    except HeliographError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            doing,
+            found=f"{type(error).__name__}: {error}, at {raising_line(error.__traceback__, otherwise)}",
+            required="code that runs to its end",
+            hint=hint,
+        ) from error
+
+
+def raising_line(trace: TracebackType | None, otherwise: str = _OUTPUTS) -> str:
     """The model's line, as ``file:line``, that an exception came through last."""
-    line = full_line(None)
+    line = otherwise
     while trace is not None:
         if not _machinery(trace.tb_frame):
             line = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
@@ -88,7 +108,13 @@ def raising_line(trace: TracebackType | None) -> str:
 
 def full_line(frame: FrameType | None) -> str:
     """``/path/to/file.py:12``, for a person to open. Never stored."""
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "the model's outputs"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else _OUTPUTS
+
+
+def first_line(function: Callable[..., object]) -> str:
+    """Where a function is defined, as ``file:line``."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else repr(function)
 
 
 def stored_line(frame: FrameType | None) -> str:

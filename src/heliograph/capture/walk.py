@@ -22,7 +22,7 @@ from heliograph.capture.record_host import Decompositions, HostRecorder
 from heliograph.capture.spec import CaptureSpec, EntrySpec, Shape, graph_name
 from heliograph.capture.storages import TORCH_DTYPES, Storages
 from heliograph.capture.tape import Step, Tape
-from heliograph.capture.trail import Trail, raising_line, run_model
+from heliograph.capture.trail import Trail, first_line, raising_line, run_model, told_with_line
 from heliograph.capture.values import ValueReads, reads_memory, value_read
 from heliograph.capture.weights import Weight, fake_weights, swapped
 from heliograph.ops.launch import Kernel
@@ -48,6 +48,15 @@ class Walker:
     def faked(self) -> AbstractContextManager[None]:
         """The model with tensors without values in place of its own."""
         return swapped(self.model, self.weights, self.fakes)
+
+
+def told_running(entry: EntrySpec, bucket: Shape) -> AbstractContextManager[None]:
+    """Errors of a model told with the bucket that it runs in."""
+    return told_with_line(
+        f"running the model for {graph_name(entry, bucket)}",
+        first_line(entry.call),
+        "let the entry's call run on tensors of these shapes and types in plain PyTorch first",
+    )
 
 
 class Walk:
@@ -83,7 +92,7 @@ class Walk:
         )
         try:
             arguments = self._arguments(storages, inputs)
-            with self._walker.faked(), trail, self._recording(recorder):
+            with self._walker.faked(), trail, told_running(entry, bucket), self._recording(recorder):
                 run_model(lambda: self._call(entry, bucket, storages, arguments))
         finally:
             storages.close()

@@ -35,7 +35,9 @@ class Weight:
 
 
 def model_weights(model: nn.Module) -> tuple[Weight, ...]:
-    """Every parameter and buffer once. Refused: types without a name here, tensors of another device."""
+    """Every parameter and buffer once. Refused: scripted modules, types without a name here, tensors of another
+    device."""
+    _check_modules(model)
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     order = [name for name in model.state_dict() if name in tensors]
     order += [name for name in tensors if name not in set(order)]
@@ -44,6 +46,19 @@ def model_weights(model: nn.Module) -> tuple[Weight, ...]:
         _check(name, tensors[name])
         names.setdefault(_identity(tensors[name]), []).append(name)
     return tuple(_weight(same, tensors[same[0]]) for same in names.values())
+
+
+def _check_modules(model: object) -> None:
+    scripted = isinstance(model, nn.Module) and any(
+        isinstance(each, torch.jit.ScriptModule) for each in model.modules()
+    )
+    if scripted or not isinstance(model, nn.Module):
+        raise UsageError(
+            "reading the model",
+            found="a TorchScript module, whose code is not Python's" if scripted else f"a {type(model).__name__}",
+            required="a torch.nn.Module",
+            hint="capture the module that was scripted" if scripted else "wrap it in a module",
+        )
 
 
 def _weight(names: list[str], tensor: Tensor) -> Weight:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +28,9 @@ class LoadedModel:
     sources: tuple[Source, ...]
 
 
-def load_model(path: Path, *, serving: Serving | None = None) -> LoadedModel:
+def load_model(path: str | os.PathLike[str], *, serving: Serving | None = None) -> LoadedModel:
     """Reads a model. ``serving`` defaults to the model's context, at most 8,192 tokens."""
+    path = Path(path)
     if not path.exists():
         raise StorageError(
             "reading a model", found=f"nothing at {path.name!r}", required="a GGUF file or a Hugging Face folder",

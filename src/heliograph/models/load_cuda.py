@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from pathlib import Path
 
 from heliograph.capture.spec import CaptureSpec
 from heliograph.models.dequantise import dequantised
@@ -13,7 +13,7 @@ from heliograph.models.serving import Serving
 from heliograph.ops import triton_ops  # noqa: F401  torch.ops.heliograph runs on CUDA tensors
 
 
-def load_for_cuda(path: Path, *, serving: Serving | None = None) -> LoadedModel:
+def load_for_cuda(path: str | os.PathLike[str], *, serving: Serving | None = None) -> LoadedModel:
     """As ``load_model``, with packed weights dequantised to bf16. The model is on the CPU; nothing touches a GPU.
 
     Raises what ``load_model`` raises.
@@ -24,5 +24,5 @@ def load_for_cuda(path: Path, *, serving: Serving | None = None) -> LoadedModel:
 
 def make(path: str) -> tuple[Llama, CaptureSpec]:
     """Model and spec from a path: the factory ``Again("heliograph.models.load_cuda:make", (path,))`` of a capture."""
-    loaded = load_for_cuda(Path(path))
+    loaded = load_for_cuda(path)
     return loaded.model, loaded.spec

@@ -16,6 +16,7 @@ from heliograph.capture.cuda.tensors import tensor_at, weight_tensor
 from heliograph.capture.examples import example
 from heliograph.capture.places import Places
 from heliograph.capture.spec import CaptureSpec, EntrySpec, Shape
+from heliograph.capture.walk import told_running
 from heliograph.capture.weights import Weight
 
 
@@ -76,7 +77,9 @@ class CudaWalk:
     def run(self, entry: EntrySpec, bucket: Shape) -> None:
         """Calls the model on its inputs, and copies what it returns to its outputs."""
         arguments = {**self.places.inputs(entry, bucket), **self.places.state}
-        results = entry.call(self.model, **{field: self._tensor(index) for field, index in arguments.items()})
+        tensors = {field: self._tensor(index) for field, index in arguments.items()}
+        with told_running(entry, bucket):
+            results = entry.call(self.model, **tensors)
         outputs = self.places.outputs(entry, bucket, results)
         for field, result in results.items():
             self._tensor(outputs[field]).copy_(result)
