@@ -12,6 +12,7 @@ from torch import nn
 from heliograph.capture import CaptureSpec, capture
 from heliograph.capture.again import Again
 from heliograph.capture.environment import serving_environment
+from heliograph.capture.export import check_arguments
 from heliograph.capture.export_graph import Retain
 from heliograph.cli.inspect import describe, show
 from heliograph.cli.machine import fits
@@ -20,6 +21,7 @@ from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
+from heliograph.core.write import DraftWriter
 from heliograph.errors import UsageError
 from heliograph.models.load import load_model
 from heliograph.runtime.handover import handover
@@ -91,8 +93,18 @@ def command(
             "reading the options", found=f"--device {device}", required="--target cuda beside it",
             hint="the number is of a CUDA device: leave it out, or add --target cuda",
         )  # fmt: skip
+    check_arguments(cores, name=name, cap=cap, device=target)
+    if then == "serve":
+        _check_address(given)
+    DraftWriter(cores).abandon()  # that one can be made there
     with progress(as_json) as tell:
         made = _made(model, target)
+        if then == "serve" and made.spec.text is None:
+            raise UsageError(
+                "reading the options", found="--then serve with a model that says nothing about text",
+                required="a language model: a GGUF file, a Hugging Face folder, or a CaptureSpec with text",
+                hint="leave --then serve out: heliograph.runtime replays any core",
+            )  # fmt: skip
         core = capture(
             made.model,
             replace(made.spec, slot=slot),
@@ -149,7 +161,7 @@ def _made(model: str, target: str) -> _Made:
     if target == "cuda":
         from heliograph.models.load_cuda import load_for_cuda  # noqa: PLC0415 - needs triton
 
-        loaded, again = load_for_cuda(Path(model)), Again("heliograph.models.load_cuda:make", (model,))
+        loaded, again = load_for_cuda(model), Again("heliograph.models.load_cuda:make", (model,))
     else:
-        loaded, again = load_model(Path(model)), None
+        loaded, again = load_model(model), None
     return _Made(loaded.model, loaded.spec, again, {source.name: source.digest for source in loaded.sources})

@@ -18,7 +18,12 @@ _HINTS: Final = {
     errno.EFBIG: "the file system or a limit (ulimit -f) allows no file of this size: choose a smaller --cap",
     errno.EROFS: "choose a folder that can be written",
     errno.EACCES: "choose a folder that can be written",
+    errno.EPERM: "choose a folder that can be written",
+    errno.EEXIST: "something else has this name: choose another one",
+    errno.ENOTDIR: "a part of the path is a file: choose another one",
+    errno.ENOENT: "it was removed meanwhile, or a link leads nowhere: check the path",
 }
+_PATHS: Final = {errno.EEXIST, errno.ENOTDIR, errno.ENOENT}  # errors that no other file system would help against
 _BLOCK: Final = 64 << 10  # zeros are left out of a file in multiples of this
 _ZEROS: Final = bytes(_BLOCK)
 _AT_FDCWD: Final = -100
@@ -35,7 +40,7 @@ def storing(doing: str) -> Iterator[None]:
         raise StorageError(
             doing,
             found=f"{name}: {error.strerror}",
-            required="a file system with room, that can be written",
+            required="a path that is free for it" if error.errno in _PATHS else "room in a file system to write to",
             hint=_HINTS.get(error.errno or 0, "see the system's log"),
         ) from error
 
