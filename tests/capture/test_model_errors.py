@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from heliograph.capture import CaptureSpec, EntrySpec, TensorSpec, capture
 from heliograph.capture.recording import Recording
+from heliograph.capture.walk import told_running
 from heliograph.core.slices import SliceWriter
 from heliograph.errors import CaptureError, DeviceError, StorageError, UsageError
 
@@ -51,6 +53,25 @@ def test_what_the_model_raises_is_told_with_bucket_line_and_cause(
     assert str(refused.value.__cause__) in refused.value.found
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert not (tmp_path / "cores").exists()
+
+
+@pytest.mark.parametrize("wrong", [lambda entry, bucket, seed: 1 / 0, lambda entry, bucket: None])
+def test_what_the_examples_raise_is_told_with_bucket_and_line(wrong: Callable[..., None], tmp_path: Path) -> None:
+    with pytest.raises(CaptureError) as refused:
+        capture(nn.Linear(8, 4), replace(spec_of(), examples=wrong), cores=tmp_path / "cores")
+    assert "run/1" in refused.value.doing
+    assert f"{__file__}:{wrong.__code__.co_firstlineno}" in refused.value.found
+
+
+def test_examples_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        capture(nn.Linear(8, 4), replace(spec_of(), examples=lambda *_: b""), cores=tmp_path / "cores")
+
+
+def test_the_pool_tells_of_its_memory_itself() -> None:
+    entry = spec_of().entries[0]
+    with pytest.raises(torch.OutOfMemoryError), told_running(entry, {"rows": 1}):
+        raise torch.OutOfMemoryError("no more")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,11 @@ WRONG_AND_RIGHT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "name": ({"entries": (entry(name="run/1"),)}, {"entries": (entry(name="run1"),)}),
     "no bucket": ({"entries": (entry(buckets=()),)}, {"entries": (entry(buckets=({"rows": 1},)),)}),
     "a bucket alone": ({"entries": (entry(buckets={"rows": 1}),)}, {"entries": (entry(buckets=({"rows": 1},)),)}),
+    "inputs by number": ({"entries": (entry(inputs={"x": (4,)}),)}, {"entries": (entry(),)}),
+    "a shape alone": (
+        {"entries": (entry(inputs={"x": TensorSpec(4, "f32")}),)},
+        {"entries": (entry(inputs={"x": TensorSpec((4,), "f32")}),)},
+    ),
     "an entry alone": ({"entries": entry()}, {"entries": (entry(),)}),
     "order": (
         {"entries": (entry(buckets=({"rows": 2}, {"rows": 1})),)},

@@ -47,7 +47,7 @@ def test_file_cut_at_a_tensor_border_is_refused(tmp_path: Path, source: torch.nn
         with pytest.raises(ModelFileError):
             load_model(path) if size >= 4 else load_gguf(path)
     path.write_bytes(whole)
-    load_model(path)
+    load_model(str(path))
 
 
 def test_output_head_of_its_own_is_used(tmp_path: Path, source: torch.nn.Module) -> None:

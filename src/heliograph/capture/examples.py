@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heliograph.capture.spec import CaptureSpec, EntrySpec, Example, Shape, TensorSpec, graph_name
 from heliograph.capture.storages import TORCH_DTYPES
+from heliograph.capture.trail import first_line, told_with_line
 from heliograph.errors import UsageError
 from heliograph.ops.launch import ITEM_BYTES
 
@@ -22,8 +23,12 @@ def example(spec: CaptureSpec, entry: EntrySpec, bucket: Shape, seed: int) -> Ex
     if spec.examples is None:
         key = f"{graph_name(entry, bucket)} {seed}"
         return Example({name: drawn(field, bucket, f"{key} {name}") for name, field in fields.items()})
-    given = spec.examples(entry.name, bucket, seed)
-    _check(given, fields, graph_name(entry, bucket), bucket)
+    graph = graph_name(entry, bucket)
+    with told_with_line(
+        f"making an example for {graph!r}", first_line(spec.examples), "call the spec's examples by itself first"
+    ):
+        given = spec.examples(entry.name, bucket, seed)
+    _check(given, fields, graph, bucket)
     return given
 
 
@@ -50,8 +55,12 @@ def raw_bytes(values: Tensor) -> bytes:
     return bytes(out)
 
 
-def _check(given: Example, fields: dict[str, TensorSpec], graph: str, bucket: Shape) -> None:
+def _check(given: object, fields: dict[str, TensorSpec], graph: str, bucket: Shape) -> None:
     doing = f"reading an example for {graph!r}"
+    if not isinstance(given, Example):
+        raise UsageError(
+            doing, found=f"a {type(given).__name__}", required="an Example", hint="heliograph.capture has the class"
+        )
     if given.inputs.keys() != fields.keys():
         raise UsageError(
             doing,

@@ -153,6 +153,8 @@ def _check_entry(spec: CaptureSpec, entry: EntrySpec) -> None:
     sizes = [tuple(bucket.values()) for bucket in entry.buckets]
     ascending = all(a < b for a, b in pairwise(sizes))
     _require(ascending, f"{what} with buckets {sizes}", "different buckets, smallest first")
+    inputs = isinstance(entry.inputs, Mapping) and all(isinstance(each, TensorSpec) for each in entry.inputs.values())
+    _require(inputs, f"{what} with inputs {entry.inputs}", "a mapping of names to TensorSpec")
     _distinct(f"{what}: inputs, shared inputs and states", (*entry.inputs, *spec.shared, *spec.state))
     for name, tensor in entry.inputs.items():
         _tensor(f"{what}, input {name!r}", name, tensor.shape, tensor.dtype)
@@ -163,6 +165,7 @@ def _check_entry(spec: CaptureSpec, entry: EntrySpec) -> None:
 def _tensor(what: str, name: str, shape: tuple[int | str, ...], dtype: str) -> None:
     _require(bool(_NAME.match(name)), what, "a name of letters, digits and underscores")
     _require(dtype in ITEM_BYTES, f"{what} of type {dtype!r}", f"one of {', '.join(ITEM_BYTES)}")
+    _require(isinstance(shape, (tuple, list)), f"{what} of shape {shape}", "a tuple of extents")
     positive = all(isinstance(extent, str) or extent > 0 for extent in shape)
     _require(positive, f"{what} of shape {shape}", "extents of 1 or more")
 

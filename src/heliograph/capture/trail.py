@@ -13,6 +13,7 @@ from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
 from typing import TypeVar
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -82,10 +83,13 @@ def model_frame() -> FrameType | None:
 
 @contextmanager
 def told_with_line(doing: str, otherwise: str, hint: str) -> Iterator[None]:
-    """What the model's code raises, as a CaptureError that it caused; ``otherwise`` is told if no line of it ran."""
+    """What the model's code raises, as a CaptureError that it caused; ``otherwise`` is told if no line of it ran.
+
+    Errors of ours stay as they are, and PyTorch's OutOfMemoryError: the pool that has no more memory tells of it.
+    """
     try:
         yield
-    except HeliographError:
+    except (HeliographError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise CaptureError(

@@ -62,8 +62,8 @@ def record_cuda(
     which leaves doubts. The model is on the CPU and stays there. The session is the recording's from here on; it is
     closed if this fails.
 
-    Raises CaptureError (a capture that differs from the second one, memory that moves, a node that cannot be kept),
-    ForeignMemoryError, OutOfMemoryError, DriverError, and what the model raises.
+    Raises CaptureError (a capture that differs from the second one, memory that moves, a node that cannot be kept, what
+    the model raises), ForeignMemoryError, OutOfMemoryError, DriverError.
     """
     with ExitStack() as undo:
         undo.callback(session.close)
