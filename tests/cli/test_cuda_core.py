@@ -77,6 +77,16 @@ def test_a_device_that_is_not_there_is_an_error(core: Path, fake_cuda: FakeCuda)
     assert "DriverError" in heliograph("replay", core, "--device", "2", check=DEVICE_ERROR).stderr
 
 
+def test_doctor_judges_the_device_that_is_asked_for(core: Path, fake_cuda: FakeCuda) -> None:
+    """There are two."""
+    for device, reason in ((1, ""), (2, "device 2")):
+        fit = json.loads(heliograph("doctor", core, "--device", str(device), "--json", check=int(reason != "")).stdout)[
+            "core"
+        ]
+        assert fit["ok"] == (not reason)
+        assert reason in fit["reason"]
+
+
 def test_a_capture_hands_its_device_to_the_server_that_it_becomes() -> None:
     command = server_command(Path("cores/it"), 1, ["--port", "0"], as_json=True)
     assert command[-7:] == ["serve", "cores/it", "--device", "1", "--port", "0", "--json"]

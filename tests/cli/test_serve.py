@@ -177,6 +177,14 @@ def test_a_program_reads_events_and_an_early_request_is_answered(core: Path) -> 
     assert events[ready]["numerics"] == "row-invariant"
 
 
+def test_requests_are_logged_if_asked_for(core: Path) -> None:
+    with serving(core, "--log-requests") as server:
+        server.ask(model="tiny")
+        told = json.loads(server.lines.until('"request"'))
+        assert (told["path"], told["status"], told["generated_tokens"]) == ("/v1/chat/completions", 200, 4)
+        assert server.end() == 0
+
+
 def test_a_server_goes_on_when_nobody_reads_what_it_prints(core: Path) -> None:
     with serving(core) as server:
         assert server.process.stdout is not None

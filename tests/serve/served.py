@@ -23,7 +23,7 @@ from heliograph.runtime.text import Text
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.server import main
 from heliograph.serve.front.service import World
-from heliograph.serve.front.start import Options, listen, url_of
+from heliograph.serve.front.start import Answered, Options, listen, url_of
 from heliograph.serve.limits import Limits
 from tiny_tokenizer import CONTROLS, byte_level
 
@@ -59,8 +59,10 @@ class Heard:
     listened: list[str] = field(default_factory=list)
     phases: dict[str, int] = field(default_factory=dict)
     readies: int = 0
+    ready_in: int = 0  # nanoseconds, of the last one
     restarts: list[HeliographError] = field(default_factory=list)
     drained: int = 0
+    answers: list[Answered] = field(default_factory=list)
 
     def listening(self, url: str) -> None:
         self.listened.append(url)
@@ -70,10 +72,14 @@ class Heard:
 
     def ready(self, nanoseconds: int, numerics: str) -> None:
         assert numerics == "row-invariant"
+        self.ready_in = nanoseconds
         self.readies += 1
 
     def restarting(self, error: HeliographError) -> None:
         self.restarts.append(error)
+
+    def answered(self, request: Answered) -> None:
+        self.answers.append(request)
 
     def draining(self) -> None:
         self.drained += 1
@@ -106,14 +112,14 @@ class Served:
 def serving(
     script: Script, *, limits: Limits | None = None, strict: bool = False, alias: str = "", shutdown: float = 5.0,
     seeds: Sequence[int] = (), core: Face | Future[Face] | None = None, ready: bool = True,
-    send_buffer: int = 0,
+    send_buffer: int = 0, log_requests: bool = False,
 ) -> Iterator[Served]:  # fmt: skip
     """A server until the block ends; it must have ended well then, unless the block took the error of ``ended``."""
     told, heard = Told(), Heard()
     listener = listen("127.0.0.1", 0)
     if send_buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # accepted ones inherit it
-    options = Options(core=Path("core"), strict=strict, alias=alias, shutdown=shutdown)
+    options = Options(core=Path("core"), strict=strict, alias=alias, shutdown=shutdown, log_requests=log_requests)
     face_future: Future[Face] = core if isinstance(core, Future) else Future()
     if not isinstance(core, Future):
         face_future.set_result(core or face())

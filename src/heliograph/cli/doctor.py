@@ -11,21 +11,22 @@ import click
 from rich.table import Table
 
 from heliograph.cli.machine import fits, judge, look
-from heliograph.cli.output import bytes_text, console, json_option, print_json
+from heliograph.cli.output import bytes_text, console, device_option, json_option, print_json
 from heliograph.core.policy import Policy
 from heliograph.core.verify import verify
 
 
 @click.command("doctor")
 @click.argument("core", required=False, type=click.Path(path_type=Path))
+@device_option
 @json_option
-def command(core: Path | None, as_json: bool) -> int:
+def command(core: Path | None, device: int, as_json: bool) -> int:
     """Check this machine; with CORE, also whether that core fits it and how many KV tokens would."""
     findings = judge(look())
     fit = None
     if core is not None:
         with verify(core, Policy.local()) as verified:
-            fit = fits(verified)
+            fit = fits(verified, device)
     ok = all(finding.ok is not False for finding in findings) and (fit is None or fit["ok"])
     if as_json:
         print_json({"ok": ok, "probes": [asdict(finding) for finding in findings], "core": fit})

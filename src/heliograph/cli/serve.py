@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from queue import Full, Queue
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import click
@@ -18,11 +21,14 @@ from heliograph.cli.number import Number
 from heliograph.cli.output import device_option, show_error, threads_option
 from heliograph.cli.size import Size
 from heliograph.errors import HeliographError
-from heliograph.serve.front.start import Options, serve
+from heliograph.serve.front.start import Answered, Options, serve
 from heliograph.serve.limits import LIMITS
 
 if TYPE_CHECKING:
     from heliograph.serve.fork import Copies
+
+LINES = 10_000  # of the log that wait to be written
+LAST_SECONDS = 1  # for them when a server ends
 
 
 @click.command("serve")
@@ -42,11 +48,12 @@ if TYPE_CHECKING:
     "--shutdown-timeout", type=Number(0), default=LIMITS.shutdown, show_default=True, metavar="SECONDS",
     help="Running requests may take so long to end after SIGTERM or Ctrl-C.",
 )  # fmt: skip
+@click.option("--log-requests", is_flag=True, help="A line for each request as its answer ends; nothing of its text.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line an event, also on a terminal.")
 @click.pass_obj
 def command(
     copies: Copies | None, core: Path, host: str, port: int, device: int, threads: int, units: int, memory: int,
-    model: str, strict: bool, wait_all: bool, shutdown_timeout: float, as_json: bool,
+    model: str, strict: bool, wait_all: bool, shutdown_timeout: float, log_requests: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve CORE over HTTP until SIGTERM or Ctrl-C.
 
@@ -56,9 +63,11 @@ def command(
     options = Options(
         core=core, host=host, port=port, device=device, threads=threads, units=units, memory=memory, wait_all=wait_all,
         strict=strict, alias=model, shutdown=shutdown_timeout,
+        log_requests=log_requests,
     )  # fmt: skip
     worker, renderer = copies or (None, None)
-    return serve(options, Lines() if as_json or not sys.stdout.isatty() else Table(), worker, renderer)
+    with Out() as out:
+        return serve(options, Lines(out) if as_json or not sys.stdout.isatty() else Table(out), worker, renderer)
 
 
 # What a person is told that answers depend on, by the core's numerics.
@@ -68,18 +77,48 @@ PROMISES = {
 }
 
 
-def say(text: str) -> None:
-    """On standard output, as long as somebody reads it: a server does not end with its log."""
-    try:
-        click.echo(text)
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+class Out:
+    """Standard output, written by a thread: neither does a server wait for who reads its log, nor end with him. Lines
+    beyond a bound are lost, and their number is told."""
+
+    def __init__(self) -> None:
+        self._lines: Queue[str | None] = Queue(LINES)
+        self._lost = 0
+        self._to = sys.stdout.fileno()  # no buffer of Python's, whose lock would be held when the process ends
+        self._thread = Thread(target=self._write, name="log", daemon=True)
+
+    def __enter__(self) -> Out:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """What was said is written, if somebody reads it."""
+        with suppress(Full):
+            self._lines.put(None, timeout=LAST_SECONDS)
+            self._thread.join(LAST_SECONDS)
+
+    def say(self, text: str) -> None:
+        try:
+            if self._lost:
+                self._lines.put_nowait(f"({self._lost} lines were lost: nobody read them)")
+                self._lost = 0
+            self._lines.put_nowait(text)
+        except Full:
+            self._lost += 1
+
+    def _write(self) -> None:
+        while (text := self._lines.get()) is not None:
+            data = f"{text}\n".encode()
+            with suppress(OSError):  # nobody reads it any more, or its disk is full
+                while data:
+                    data = data[os.write(self._to, data) :]
 
 
 class Lines:
     """Events for a program: one JSON object a line."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
 
     def listening(self, url: str) -> None:
         self._say("listening", url=url)
@@ -93,34 +132,44 @@ class Lines:
     def restarting(self, error: HeliographError) -> None:
         self._say("restarting", error=type(error).__name__, found=error.found)
 
+    def answered(self, request: Answered) -> None:
+        self._say("request", **{name: getattr(request, name) for name in request.__struct_fields__})
+
     def draining(self) -> None:
         self._say("draining")
 
-    def _say(self, event: str, **fields: str | int) -> None:
-        say(json.dumps({"event": event, **fields}))
+    def _say(self, event: str, **fields: object) -> None:
+        self._out.say(json.dumps({"event": event, **fields}))
 
 
 class Table:
     """Events for a person: a row of the table as each phase ends. (Not drawn by rich, which takes 60 ms to import.)"""
 
-    def __init__(self) -> None:
+    def __init__(self, out: Out) -> None:
+        self._say = out.say
         self._url = ""
 
     def listening(self, url: str) -> None:
         self._url = url
-        say(f"{'phase':<28} {'ms':>8}")
+        self._say(f"{'phase':<28} {'ms':>8}")
 
     def phase(self, name: str, nanoseconds: int) -> None:
-        say(f"{name:<28} {nanoseconds / 1e6:8.1f}")
+        self._say(f"{name:<28} {nanoseconds / 1e6:8.1f}")
 
     def ready(self, nanoseconds: int, numerics: str) -> None:
-        say(f"{'in all':<28} {nanoseconds / 1e6:8.1f}")
-        say(f"{numerics}: {PROMISES[numerics]}")
-        say(f"listening on {self._url}; Ctrl-C ends")
+        self._say(f"{'in all':<28} {nanoseconds / 1e6:8.1f}")
+        self._say(f"{numerics}: {PROMISES[numerics]}")
+        self._say(f"listening on {self._url}; Ctrl-C ends")
 
     def restarting(self, error: HeliographError) -> None:
         show_error(error, as_json=False)
-        say("the worker is started again")
+        self._say("the worker is started again")
+
+    def answered(self, request: Answered) -> None:
+        made = f", {request.prompt_tokens} + {request.generated_tokens} tokens" if request.prompt_tokens else ""
+        first = f", the first after {request.first_token / 1e6:.1f}" if request.first_token else ""
+        asked = f"{request.method} {json.dumps(request.path)[1:-1]}"
+        self._say(f"{asked} {request.status}  {request.nanoseconds / 1e6:.1f} ms{made}{first}  {request.id}")
 
     def draining(self) -> None:
-        say("ending: running requests may finish; again to end at once")
+        self._say("ending: running requests may finish; again to end at once")

@@ -160,7 +160,7 @@ def test_a_signal_ends_it_in_good_order_from_the_first_thing_it_says(
     code = f"""
 import os, sys
 from pathlib import Path
-from heliograph.cli.serve import Lines
+from heliograph.cli.serve import Lines, Out
 from heliograph.serve.front.start import Options, serve
 
 class Signalled(Lines):
@@ -169,7 +169,8 @@ class Signalled(Lines):
         if event == {event!r} and fields.get("name", "front/imports") == "front/imports":
             os.kill(os.getpid(), {int(number)})
 
-sys.exit(serve(Options(core=Path({str(core)!r})), Signalled()))
+with Out() as out:
+    sys.exit(serve(Options(core=Path({str(core)!r})), Signalled(out)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -54,6 +55,15 @@ def test_after_the_first_token_it_is_an_event_and_the_end_of_the_stream(how: str
         *chunks, last = answer.events
         assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == "Hello there"[:count]
         assert set(last["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_restart_tells_how_long_it_took_itself() -> None:
+    begin = time.monotonic()
+    with serving(hello(), limits=QUICK) as served:
+        time.sleep(0.5)  # not part of it
+        served.kill_worker()
+        served.eventually(lambda: served.heard.readies == 2)
+        assert served.heard.ready_in / 1e9 <= time.monotonic() - begin - 0.5
 
 
 def test_after_the_first_comment_it_is_an_event_too() -> None:

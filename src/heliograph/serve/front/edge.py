@@ -19,6 +19,7 @@ ENDPOINTS = frozenset({
     "/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize", "/health", "/metrics",
     "/version",
 })  # fmt: skip
+PROBES = frozenset({"/health", "/metrics"})  # asked all the time: not in the log
 OTHER = "other"  # the endpoint of unknown paths in metrics: as many as clients like may exist
 
 
@@ -34,7 +35,7 @@ class Edge:
         given = headers.get(b"x-request-id", b"")
         request_id = given.decode() if ID.fullmatch(given) else self._service.world.name()
         scope.setdefault("state", {})["request_id"] = request_id
-        status = GONE
+        status, began = GONE, self._service.world.clock()
 
         async def put(message: Message) -> None:
             nonlocal status
@@ -56,8 +57,11 @@ class Edge:
                 await Reply(scope, put, self._service.limits.stall).refuse(fault())
             raise  # uvicorn logs it, and closes the connection
         finally:
-            path = scope["path"] if scope["path"] in ENDPOINTS else OTHER
-            self._service.metrics.requests[path, status] += 1
+            path = scope["path"]
+            self._service.metrics.requests[path if path in ENDPOINTS else OTHER, status] += 1
+            if path not in PROBES:
+                made = scope["state"].get("generation")
+                self._service.answered(request_id, scope["method"], path, status, began, made)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
         size = len(scope["raw_path"]) + len(scope["query_string"])

@@ -41,6 +41,7 @@ class Generate:
                     reply.name_ignored(plan.ignored)
                     give = self._stream if plan.stream else self._collect
                     answer, generation = await self._begin(scope, name, plan)
+                    scope["state"]["generation"] = generation  # for the log
                     del plan  # what was asked is kept as tokens alone
                     try:
                         await give(answer, generation, reply)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from heliograph.serve.front.journal import Row
+from heliograph.serve.front.metrics import Timer
 
 
 class Generation:
     """Filled by ``service``. One task waits on it."""
 
-    def __init__(self, timed: Callable[[int], None]) -> None:
-        """``timed`` is told each number of tokens as a row gets them."""
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
         self.rows: list[Row] = []
         self.prompt_tokens = 0
-        self._timed = timed
         self._changed = asyncio.Event()
 
     def changed(self, kept: int) -> None:
         """A row has more tokens, or its end."""
         if kept:
-            self._timed(kept)
+            self.timer(kept)
         self._changed.set()
 
     async def wait(self, seconds: float | None) -> bool:

@@ -29,6 +29,26 @@ class Histogram:
         self.sum += value
 
 
+class Timer:
+    """Times the tokens of one request that is submitted now."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._metrics, self._clock = metrics, clock
+        self._last = clock()
+        self.first: float | None = None  # seconds to the first token
+
+    def __call__(self, tokens: int) -> None:
+        """It has so many more."""
+        now = self._clock()
+        passed, self._last = now - self._last, now
+        self._metrics.generated_tokens += tokens
+        if self.first is None:
+            self.first = passed
+            self._metrics.first_token.observe(passed)
+        else:
+            self._metrics.inter_token.observe(passed)
+
+
 class Metrics:
     """One server's. Times are seconds unless they say otherwise."""
 
@@ -44,20 +64,6 @@ class Metrics:
         self.prepared = 0
         self.restarts = 0
         self.phases: dict[str, int] = {}  # nanoseconds of the last start
-
-    def timer(self, clock: Callable[[], float]) -> Callable[[int], None]:
-        """What times the tokens of one request that is submitted now."""
-        last = clock()
-        first = True
-
-        def timed(tokens: int) -> None:
-            nonlocal last, first
-            now = clock()
-            (self.first_token if first else self.inter_token).observe(now - last)
-            self.generated_tokens += tokens
-            last, first = now, False
-
-        return timed
 
     def launched(self, launched: Launched) -> None:
         if launched.entry == "decode":

@@ -74,8 +74,9 @@ async def main(
     Raises the error that ended the server otherwise.
     """
     service = Service(
-        asyncio.wrap_future(face), world, report, limits, began, alias=options.alias, strict=options.strict
-    )
+        asyncio.wrap_future(face), world, report, limits, began, alias=options.alias, strict=options.strict,
+        log_requests=options.log_requests,
+    )  # fmt: skip
     local = ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
     http = HttpServer(http_config(make_app(service, local=local), limits))
     supervising = asyncio.create_task(service.supervisor.run())

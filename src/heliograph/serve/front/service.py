@@ -16,11 +16,11 @@ from heliograph.serve.frames import MAX_PROMPT, MAX_ROWS, Ended, Launched, Load,
 from heliograph.serve.front.face import Face
 from heliograph.serve.front.generation import Generation
 from heliograph.serve.front.journal import End, Journal, Work
-from heliograph.serve.front.metrics import Metrics
+from heliograph.serve.front.metrics import Metrics, Timer
 from heliograph.serve.front.openai_request import Model, Plan, check_length, work_of
 from heliograph.serve.front.refusal import invalid, unavailable
 from heliograph.serve.front.rounds import Rounds
-from heliograph.serve.front.start import Report
+from heliograph.serve.front.start import Answered, Report
 from heliograph.serve.front.supervisor import SERVING, Supervisor, Worker
 from heliograph.serve.front.text_stream import TextStream
 from heliograph.serve.limits import Limits
@@ -41,7 +41,7 @@ class Service:
 
     def __init__(
         self, face: Awaitable[Face], world: World, report: Report, limits: Limits, began: float, *, alias: str = "",
-        strict: bool = False,
+        strict: bool = False, log_requests: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.limits, self.strict = world, limits, strict
         self.journal = Journal()
@@ -50,7 +50,7 @@ class Service:
         self.draining = False
         self._face = asyncio.ensure_future(face)
         self.supervisor = Supervisor(world.launch, self._digest(), self.journal, self, limits)
-        self._report, self._alias = report, alias
+        self._report, self._alias, self._log_requests = report, alias, log_requests
         self._loaded: Loaded | None = None
         self._began = began
         self._created = int(world.wall())
@@ -135,7 +135,7 @@ class Service:
     def generate(self, plan: Plan, prompts: Sequence[Sequence[int]], model: Model, text: Text) -> Generation:
         """Starts to generate. Refusal if the plan does not fit the model, or the worker has too much to do;
         :meth:`cancel` it when nobody waits."""
-        generation = Generation(self.metrics.timer(self.world.clock))
+        generation = Generation(Timer(self.metrics, self.world.clock))
         works = work_of(plan, prompts, model, self.world.seed())
         if self.supervisor.full:
             raise unavailable("the worker has not taken what others asked")
@@ -189,7 +189,26 @@ class Service:
     def restarting(self, error: HeliographError) -> None:
         self.metrics.restarts += 1
         self.metrics.load = Load(0, 0, 0)
+        self._began = self.world.clock()
         self._report.restarting(error)
+
+    # ---- what the edge tells ---------------------------------------------------------------------------------------
+    def answered(
+        self, request_id: str, method: str, path: str, status: int, began: float, made: Generation | None
+    ) -> None:
+        """The answer of a request has ended; ``made``: what it generated."""
+        if not self._log_requests:
+            return
+        told = Answered(request_id, method, path, status, round((self.world.clock() - began) * 1e9))
+        if made is not None:
+            told = msgspec.structs.replace(
+                told,
+                prompt_tokens=made.prompt_tokens,
+                generated_tokens=sum(len(row.tokens) for row in made.rows),
+                first_token=round((made.timer.first or 0) * 1e9),
+                ends=tuple(row.end.value for row in made.rows if row.end is not None),
+            )
+        self._report.answered(told)
 
     async def _digest(self) -> str:
         face = await self._face

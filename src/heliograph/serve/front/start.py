@@ -43,6 +43,21 @@ class Options(msgspec.Struct, frozen=True):
     strict: bool = False  # refuse unknown fields of requests
     alias: str = ""  # model name in the API; else the core's name as signed
     shutdown: float = LIMITS.shutdown  # seconds that running requests may take to end
+    log_requests: bool = False  # tell the report of each
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A request whose answer has ended, for the log. Times are nanoseconds from its head on; nothing of its text."""
+
+    id: str
+    method: str
+    path: str
+    status: int  # 499: the client had gone before there was one
+    nanoseconds: int
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    first_token: int = 0  # from when it was submitted
+    ends: tuple[str, ...] = ()  # of its rows
 
 
 class Report(Protocol):
@@ -55,10 +70,14 @@ class Report(Protocol):
         """A phase of the start has ended; ``front/...`` are ours, the others the worker's."""
 
     def ready(self, nanoseconds: int, numerics: str) -> None:
-        """Requests are answered from now on; time since ``serve`` was called, and what the core promises."""
+        """Requests are answered from now on; time since ``serve`` was called or the last worker ended, and what the
+        core promises."""
 
     def restarting(self, error: HeliographError) -> None:
         """The worker ended; another one is started."""
+
+    def answered(self, request: Answered) -> None:
+        """With ``log_requests``: the answer of a request has ended."""
 
     def draining(self) -> None:
         """A signal came: running requests may end, new ones are refused."""
