@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from blake3 import blake3
 from submitting import LINES, SUBMITTING, Submitting, line_of
 from torch import Tensor, nn
 
@@ -28,6 +29,7 @@ from heliograph.capture.cuda.session import check_pytorch
 from heliograph.capture.trail import Trail, run_model
 from heliograph.capture.words import decode, encode
 from heliograph.core.templates import EmptyNode, KernelNode
+from heliograph.device.cubin import Variable
 from heliograph.errors import CaptureError, UsageError
 
 FIXED = {"TRITON_DISABLE_LINE_INFO": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -170,8 +172,34 @@ def test_a_function_is_allowed_the_shared_memory_that_its_nodes_take(monkeypatch
 
 
 class NoVariables:
-    named = ()
-    unnamed = ()
+    named: tuple[Variable, ...] = ()
+    unnamed: tuple[tuple[str, int], ...] = ()
+
+
+def test_an_image_is_read_once_however_many_variables_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are large, and assert texts are hundreds of variables."""
+    read: list[bytes] = []
+
+    class Many(NoVariables):
+        named = tuple(Variable(f"v{number}", ".nv.global", 8 * number, 8) for number in range(100))
+
+    def parse(data: bytes) -> type[Many]:
+        read.append(data)
+        return Many
+
+    def hashed(data: bytes) -> blake3:
+        read.append(data)
+        return blake3(data)
+
+    monkeypatch.setattr("heliograph.capture.cuda.kernels.variables", parse)
+    monkeypatch.setattr("heliograph.capture.cuda.kernels.blake3", hashed)
+    module = SimpleNamespace(global_address=lambda name: (8 * int(name[1:]), 8), read_global=lambda name: b"content")
+    kernels = CudaKernels(FakeImages(b"one"), SimpleNamespace(borrow_module=lambda function: module))  # type: ignore[arg-type]
+    kernels.number(FakeFunction("f", 0), 0)  # type: ignore[arg-type]
+    family = kernels.kernels().images[0].family
+    assert kernels.variable(8 * 99) == f"global v99 of {family}"
+    assert kernels.variable(8 * 100) is None
+    assert read == [b"one"] * 2
 
 
 def test_variables_without_names_stop_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 from blake3 import blake3
 
 from heliograph._native import CudaDevice, CudaImages, Function, Module
 from heliograph.capture.kernels import KernelFunction, KernelImage, Kernels
 from heliograph.core.manifest import Digest
-from heliograph.device.cubin import variables
+from heliograph.device.cubin import Variables, variables
 from heliograph.errors import CaptureError
 
 DYNAMIC_SHARED = 8  # function attribute: most dynamic shared memory, in bytes
+
+
+@dataclass
+class _Image:
+    data: bytes
+    digest: Digest
+    library: str  # that it came from
+
+    @property
+    def family(self) -> str:
+        """Its name: after its content, since cubins have none of their own."""
+        return f"cubin-{self.digest[:12]}"
+
+    @cached_property
+    def variables(self) -> Variables:
+        return variables(self.data)
 
 
 class CudaKernels:
@@ -19,9 +38,7 @@ class CudaKernels:
     def __init__(self, images: CudaImages, device: CudaDevice) -> None:
         self._images = images
         self._device = device
-        self._data: list[bytes] = []
-        self._origins: list[str] = []
-        self._names: list[Digest] = []
+        self._used: list[_Image] = []
         self._digests: dict[Digest, int] = {}
         self._by_number: dict[int, int] = {}
         self._numbers: dict[tuple[int, str], int] = {}
@@ -46,15 +63,15 @@ class CudaKernels:
     def name(self, number: int) -> tuple[Digest, str]:
         """The digest of a function's image and its name: what it is, in any process."""
         function, image = self._functions[number]
-        return self._names[image], function.name
+        return self._used[image].digest, function.name
 
     def variable(self, address: int) -> str | None:
         """The variable of a kernel image that an address lies in; None for any other address."""
         if self._variables is None:
             self._variables = [
-                (*self._module(image).global_address(each.name), f"global {each.name} of {_family(data)}")
-                for image, data in enumerate(self._data)
-                for each in variables(data).named
+                (*self._module(number).global_address(each.name), f"global {each.name} of {image.family}")
+                for number, image in enumerate(self._used)
+                for each in image.variables.named
             ]
         for start, size, name in self._variables:
             if start <= address < start + size:
@@ -72,7 +89,7 @@ class CudaKernels:
 
     def kernels(self) -> Kernels:
         """All that was numbered, with attributes and the contents of the images' variables as they are now."""
-        images = tuple(self._kernel_image(number) for number in range(len(self._data)))
+        images = tuple(self._kernel_image(number) for number in range(len(self._used)))
         functions = tuple(
             KernelFunction(function.name, image, function.param_bytes, attributes=_attributes(function, shared))
             for (function, image), shared in zip(self._functions, self._shared, strict=True)
@@ -84,32 +101,23 @@ class CudaKernels:
             data = self._images.image(number)
             digest = blake3(data).hexdigest()
             if digest not in self._digests:
-                self._digests[digest] = len(self._data)
-                self._data.append(data)
-                self._names.append(digest)
-                self._origins.append(self._images.library(number))
+                self._digests[digest] = len(self._used)
+                self._used.append(_Image(data, digest, self._images.library(number)))
             self._by_number[number] = self._digests[digest]
         return self._by_number[number]
 
     def _kernel_image(self, number: int) -> KernelImage:
-        data = self._data[number]
-        family = _family(data)
-        found = variables(data)
-        if found.unnamed:
-            section, size = found.unnamed[0]
+        image = self._used[number]
+        if image.variables.unnamed:
+            section, size = image.variables.unnamed[0]
             raise CaptureError(
-                f"keeping the variables of kernel image {family} ({self._origins[number]})",
+                f"keeping the variables of kernel image {image.family} ({image.library})",
                 found=f"{size} bytes of {section} that no symbol names",
                 required="variables with names, so that their contents can be restored",
                 hint="leave the op that uses this kernel out of the capture",
             )
-        contents = tuple((each.name, self._module(number).read_global(each.name)) for each in found.named)
-        return KernelImage(data, family, self._origins[number], tuple(sorted(contents)))
-
-
-def _family(data: bytes) -> str:
-    """The name of a kernel image: after its content, since cubins have none of their own."""
-    return f"cubin-{blake3(data).hexdigest()[:12]}"
+        contents = ((each.name, self._module(number).read_global(each.name)) for each in image.variables.named)
+        return KernelImage(image.data, image.family, image.library, tuple(sorted(contents)))
 
 
 def _attributes(function: Function, shared: int) -> tuple[tuple[int, int], ...]:
