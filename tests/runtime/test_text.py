@@ -122,6 +122,16 @@ def test_text_is_encoded_as_the_library_does() -> None:
         assert face(tokenizer).encode(word) == tokenizer.encode(word).ids
 
 
+@pytest.mark.parametrize("words", ["Hi", "x" * 200])
+def test_truncation_and_padding_that_a_file_was_saved_with_do_not_touch_prompts(words: str) -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode(words).ids
+    tokenizer.enable_truncation(64)
+    tokenizer.enable_padding(length=96)
+    text = face(tokenizer, "{{ messages[0].content }}")
+    assert text.encode(words) == text.encode_chat([{"role": "user", "content": words}]) == ids
+
+
 def composing() -> Tokenizer:
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.NFKC()

@@ -232,14 +232,18 @@ class Pieces:
 
 
 def read_tokenizer(data: bytes) -> Tokenizer:
-    """A tokenizer from the bytes of its ``tokenizer.json``."""
+    """A tokenizer from the bytes of its ``tokenizer.json``. Every text keeps its length: training may have left
+    truncation and padding in the file."""
     try:
-        return Tokenizer.from_buffer(data)
+        tokenizer = Tokenizer.from_buffer(data)
     except ValueError as error:
         raise ModelFileError(
             "reading the tokenizer", found=f"a tokenizer.json that cannot be read: {error}",
             required="a tokenizer.json of the tokenizers library", hint="fetch the model's files again",
         ) from error  # fmt: skip
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def from_byte_level(piece: str) -> bytes:
