@@ -24,7 +24,9 @@ class Batch:
     def args(self) -> tuple[Tensor, ...]:
         rows, vocabulary = self.logits.shape
         s = self.settings
-        integers = {"lengths": 0, "top_k": s.top_k, "mask_index": -1, "sample_position": 0, "logprob_count": 0}
+        integers = {
+            "lengths": 0, "prompts": 0, "top_k": s.top_k, "mask_index": -1, "sample_position": 0, "logprob_count": 0,
+        }  # fmt: skip
         numbers = {
             "temperature": s.temperature, "top_p": s.top_p, "min_p": s.min_p, "presence": s.presence,
             "frequency": s.frequency, "repetition": s.repetition,
@@ -49,13 +51,14 @@ class Batch:
     def probabilities(self, row: int) -> Tensor:
         """The exact distribution of a row, by the reference's full sort in f64."""
         named = self.named()
-        slot, length = int(named["slots"][row]), int(named["lengths"][row])
+        slot, length, prompt = (int(named[name][row]) for name in ("slots", "lengths", "prompts"))
         biases = list(zip(named["bias_ids"][row].tolist(), named["bias_values"][row].tolist(), strict=True))
         mask = mask_row(named["masks"], int(named["mask_index"][row]), self.logits.shape[1])
         s = Settings(
             *(float(named[n][row]) if n != "top_k" else int(named[n][row]) for n in Settings.__dataclass_fields__)
         )
-        return distribution(adjusted(self.logits[row], s, named["history"][slot, :length], biases, mask), s)
+        used = named["history"][slot, :length]
+        return distribution(adjusted(self.logits[row], s, used, prompt, biases, mask), s)
 
     def named(self) -> dict[str, Tensor]:
         return dict(zip(NAMES, self.args(), strict=True))

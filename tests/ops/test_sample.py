@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from heliograph.errors import UnsupportedOpError
-from heliograph.ops.sample import BIASES, DRAW_ERROR, LOGPROB_ERROR, MAX_LOGPROBS
+from heliograph.ops.sample import BIASES, DRAW_ERROR, LOGPROB_ERROR, MAX_LOGPROBS, NAMES
 from heliograph.ops.sample.reference import Settings, philox4x32_10, uniform
 
 from .harness import BUCKETS, Result, call, examples, reference, same_bytes, shuffled
@@ -66,6 +66,7 @@ def random_batch(rows: int, vocabulary: int, source: Generator) -> Batch:
     fields = {
         "slots": torch.where(torch.rand(rows, generator=source) < 0.1, -1, torch.arange(rows)).int(),
         "lengths": whole(-1, context + 2),
+        "prompts": whole(-1, context + 2),
         "temperature": numbers(0.2, 1.8) * (torch.rand(rows, generator=source) < 0.8),
         "top_k": whole(-1, vocabulary + 3),
         "top_p": numbers(-0.1, 1.2),
@@ -112,12 +113,13 @@ def test_sample_does_what_the_reference_does(level: str, rows: int, vocabulary: 
     idle = torch.ones(rows + 1, dtype=torch.bool)
     idle[slots[slots >= 0].long()] = False
     assert last_token(got)[idle].equal(batch.named()["last_token"][idle])
-    assert isinstance(after[17], Tensor)
-    assert after[17].equal(batch.named()["history"])
+    after_history = after[NAMES.index("history")]
+    assert isinstance(after_history, Tensor)
+    assert after_history.equal(batch.named()["history"])
 
 
 def last_token(result: Result) -> Tensor:
-    value = result.args[18]
+    value = result.args[NAMES.index("last_token")]
     assert isinstance(value, Tensor)
     return value
 
@@ -190,6 +192,31 @@ def test_logprobs_are_taken_before_penalties_bias_and_mask(level: str, seed: int
     exact = torch.log_softmax(logits.double(), 1)[0]
     assert abs(plain.outs[1][0, 0] - exact[best]) <= LOGPROB_ERROR
     assert abs(other.outs[1][0, 0] - exact[other.outs[0].item()]) <= LOGPROB_ERROR
+
+
+@pytest.mark.parametrize(
+    ("settings", "prompt", "taken"),
+    [
+        (Settings(temperature=0, presence=2.0), 8, "best"),  # it was only asked: OpenAI's penalties leave it
+        (Settings(temperature=0, frequency=2.0), 8, "best"),
+        (Settings(temperature=0, presence=2.0), 7, "other"),
+        (Settings(temperature=0, frequency=0.2), 4, "best"),  # four times 0.2 are less than the lead of 1
+        (Settings(temperature=0, frequency=0.3), 4, "other"),
+        (Settings(temperature=0, repetition=4.0), 8, "other"),  # which the prompt counts for
+    ],
+)
+def test_presence_and_frequency_count_what_was_generated(
+    level: str, settings: Settings, prompt: int, taken: str
+) -> None:
+    fields = {
+        "history": torch.full((4, 8), 5, dtype=torch.int32), "lengths": torch.tensor([8]).int(),
+        "prompts": torch.tensor([prompt]).int(),
+    }  # fmt: skip
+    logits = torch.zeros(1, 20)
+    logits[0, 5], logits[0, 7] = 2.0, 1.0
+    args = Batch(logits, settings, fields=fields).args()
+    for got in (call("sample", *args, level=level).outs, reference("sample", *args)[0]):
+        assert got[0].item() == {"best": 5, "other": 7}[taken]
 
 
 def test_padding_row_changes_no_state_and_reads_as_padding(level: str) -> None:

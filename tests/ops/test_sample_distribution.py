@@ -44,6 +44,7 @@ def drawn(
     fields = {
         "slots": torch.zeros(DRAWS, dtype=torch.int32),
         "lengths": torch.full((DRAWS,), 8, dtype=torch.int32),
+        "prompts": torch.full((DRAWS,), 3, dtype=torch.int32),
         "history": torch.randint(0, VOCABULARY, (4, 8), generator=source, dtype=torch.int32),
         "bias_ids": bias_ids,
         "bias_values": bias_values,

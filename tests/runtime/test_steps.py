@@ -39,7 +39,7 @@ def steps(program: Program) -> Iterator[Steps]:
 
 def seat(steps: Steps, slot: int, sampling: Sampling = RANDOM) -> Seat:
     """Six blocks, so the whole context."""
-    return steps.seat(slot, range(1 + 6 * slot, 7 + 6 * slot), sampling)
+    return steps.seat(slot, range(1 + 6 * slot, 7 + 6 * slot), sampling, prompt=10 + slot)
 
 
 def logits(steps: Steps, entry: str, size: int, row: int = 0) -> bytes:
@@ -164,6 +164,7 @@ def check_rows(steps: Steps, entry: str, size: int, seats: Sequence[Seat], ends:
         return column(steps, entry, size, field)[: real * width]
 
     assert rows("slots") == [each.slot for each in seats]
+    assert rows("prompts") == [10 + each.slot for each in seats]
     assert rows("tables", 6) == [block for each in seats for block in range(1 + 6 * each.slot, 7 + 6 * each.slot)]
     assert rows("lengths") == rows("sample_position") == list(ends)
     assert rows("mask_index") == [-1] * real

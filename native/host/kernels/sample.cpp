@@ -15,7 +15,7 @@ constexpr float kNone = -__builtin_inff();  // the logit of a token that cannot 
 
 struct Sample {
   const float *logits;                                   // [rows, vocabulary], logits_stride apart
-  const int32_t *slots, *lengths;                        // slot -1 is padding
+  const int32_t *slots, *lengths, *prompts;              // slot -1 is padding
   const float *temperature;
   const int32_t *top_k;
   const float *top_p, *min_p, *presence, *frequency, *repetition;
@@ -103,16 +103,17 @@ void penalise(const Sample &p, uint64_t r, const Row &row) {
   const int32_t length = p.lengths[r] < 0 ? 0 : int32_t(hg::min_of(uint64_t(p.lengths[r]), p.context));
   if (length == 0 || (presence == 0.0f && frequency == 0.0f && repetition == 1.0f)) return;
   const int32_t *history = p.history + uint64_t(p.slots[r]) * p.context;
-  int32_t *counts = row.list;
-  memset(counts, 0, row.vocabulary * sizeof(int32_t));
-  for (int32_t i = 0; i < length; ++i)
-    if (uint32_t(history[i]) < row.vocabulary) ++counts[history[i]];
+  int32_t *generated = row.list;  // how often each token was; -1: it has its penalties
+  memset(generated, 0, row.vocabulary * sizeof(int32_t));
+  for (int32_t i = p.prompts[r] < 0 ? 0 : p.prompts[r]; i < length; ++i)
+    if (uint32_t(history[i]) < row.vocabulary) ++generated[history[i]];
   for (int32_t i = 0; i < length; ++i) {
-    if (uint32_t(history[i]) >= row.vocabulary || counts[history[i]] == 0) continue;
+    if (uint32_t(history[i]) >= row.vocabulary || generated[history[i]] < 0) continue;
     float &x = row.logits[history[i]];
+    int32_t &count = generated[history[i]];
     x = x > 0.0f ? x / repetition : x * repetition;
-    x = x - frequency * float(counts[history[i]]) - presence;
-    counts[history[i]] = 0;  // once a token
+    if (count > 0) x = x - frequency * float(count) - presence;
+    count = -1;
   }
 }
 
@@ -273,7 +274,7 @@ void sample(const Sample &p, uint32_t first, uint32_t last) {
 }
 }  // namespace
 
-HG_POINTERS(Sample, logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
+HG_POINTERS(Sample, logits, slots, lengths, prompts, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
             bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real, ids, logprobs,
             logprob_ids, work, mass, list)
 HG_MODULE("sample", hg::function<sample>("sample_f32"))

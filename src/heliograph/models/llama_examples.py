@@ -101,6 +101,7 @@ def _sampling(config: LlamaConfig, draw: random.Random, lengths: Sequence[int], 
     ids = [draw.choice((PADDING, draw.randrange(config.vocabulary))) for _ in biases]
     return {
         "lengths": ("i32", [*lengths, *[0] * padding]),
+        "prompts": ("i32", [draw.randrange(length + 1) for length in lengths] + [0] * padding),
         "temperature": column("f32", 0.0, 0.7, 1.0),
         "top_k": column("i32", 0, 1, 40),
         "top_p": column("f32", 1.0, 0.9),

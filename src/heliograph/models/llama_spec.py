@@ -28,6 +28,7 @@ def sampling_inputs(rows: int | str) -> dict[str, TensorSpec]:
     return {
         "slots": TensorSpec((rows,), "i32"),
         "lengths": TensorSpec((rows,), "i32"),  # tokens of the row's history that penalties see
+        "prompts": TensorSpec((rows,), "i32"),  # the first of these, which were not generated
         "temperature": TensorSpec((rows,), "f32"),  # 0: the most likely token, the lowest id among equals
         "top_k": TensorSpec((rows,), "i32"),  # 0: all
         "top_p": TensorSpec((rows,), "f32"),
@@ -145,12 +146,12 @@ def _repeated(model: Llama, values: Tensor, count: int) -> Tensor:
 
 def _sample(
     model: Llama, logits: Tensor, slots: Tensor, masks: Tensor, history: Tensor, last_token: Tensor,
-    real: Tensor | None, *, lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor,
-    presence: Tensor, frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor, mask_index: Tensor,
-    seed: Tensor, sample_position: Tensor, logprob_count: Tensor,
+    real: Tensor | None, *, lengths: Tensor, prompts: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor,
+    min_p: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor,
+    mask_index: Tensor, seed: Tensor, sample_position: Tensor, logprob_count: Tensor,
 ) -> Mapping[str, Tensor]:  # fmt: skip
     sampled, logprobs, logprob_ids = ops.sample(
-        logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
+        logits, slots, lengths, prompts, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
         bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real,
     )  # fmt: skip
     accepted = _repeated(model, model.numbers[ONE], slots.shape[0])

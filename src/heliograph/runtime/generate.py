@@ -43,7 +43,7 @@ def generate(program: Program, ids: Sequence[int], limit: int, sampling: Samplin
                 required=f"at most {program.units - 1} blocks",
                 hint="generate fewer tokens, or load the core with more memory",
             )  # fmt: skip
-        seat = steps.seat(0, range(1, blocks + 1), sampling or Sampling())  # block 0 is padding
+        seat = steps.seat(0, range(1, blocks + 1), sampling or Sampling(), len(ids))  # block 0 is padding
         chunks, (decode, *_) = steps.sizes["prefill"], steps.sizes["decode"]
         token = 0
         for start in range(0, len(ids), chunks[-1]):

@@ -3,7 +3,7 @@
 ::
 
     with Steps(program) as steps:
-        seat = steps.seat(slot=0, blocks=[1, 2, 3], sampling=Sampling(seed=1))
+        seat = steps.seat(slot=0, blocks=[1, 2, 3], sampling=Sampling(seed=1), prompt=len(prompt))
         token = steps.prefill(16, seat, prompt, 0)
         (token,) = steps.decode(1, [seat], [token], [len(prompt)])
 
@@ -30,8 +30,8 @@ PADDING = -1
 CODES: Mapping[str, Literal["i", "q", "f"]] = {"i32": "i", "i64": "q", "f32": "f"}
 _SETTINGS = Settings.__struct_fields__
 _WRITTEN = (
-    "ids", "positions", "tables", "real", "slots", "lengths", *_SETTINGS, "bias_ids", "bias_values", "mask_index",
-    "seed", "sample_position", "logprob_count",
+    "ids", "positions", "tables", "real", "slots", "lengths", "prompts", *_SETTINGS, "bias_ids", "bias_values",
+    "mask_index", "seed", "sample_position", "logprob_count",
 )  # fmt: skip
 _DIMENSIONS: Mapping[str, str] = {"decode": "rows", "prefill": "tokens"}
 
@@ -40,11 +40,12 @@ class Seat:
     """A row's slot, blocks and settings, in the form in which buckets hold them. Never changed: a row whose blocks or
     settings change gets a new one."""
 
-    __slots__ = ("bias_ids", "bias_values", "sampling", "seed", "slot", "table")
+    __slots__ = ("bias_ids", "bias_values", "prompt", "sampling", "seed", "slot", "table")
 
-    def __init__(self, slot: int, table: array[int], sampling: Sampling, biases: int) -> None:
+    def __init__(self, slot: int, table: array[int], sampling: Sampling, prompt: int, biases: int) -> None:
         """``table``: the blocks of a sequence of full length, unused entries 0. ``biases``: the core's places."""
         self.slot = slot
+        self.prompt = prompt
         self.table = table
         self.sampling = sampling
         self.seed = (sampling.seed + (1 << 63)) % (1 << 64) - (1 << 63)  # the low 64 bits, as the graph reads them
@@ -76,8 +77,11 @@ class Steps:
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
-    def seat(self, slot: int, blocks: Sequence[int], sampling: Sampling) -> Seat:
-        """UsageError for more biases or blocks than the core has places for."""
+    def seat(self, slot: int, blocks: Sequence[int], sampling: Sampling, prompt: int = 0) -> Seat:
+        """``prompt``: so many first tokens were not generated, and presence and frequency do not count them.
+
+        UsageError for more biases or blocks than the core has places for.
+        """
         for what, found, most in (
             ("logit biases", len(sampling.bias), self.biases),
             ("blocks", len(blocks), self.blocks_of_sequence),
@@ -88,7 +92,7 @@ class Steps:
                     required=f"{most} at most", hint="leave some out",
                 )  # fmt: skip
         table = array("i", [*blocks, *[0] * (self.blocks_of_sequence - len(blocks))])
-        return Seat(slot, table, sampling, self.biases)
+        return Seat(slot, table, sampling, prompt, self.biases)
 
     def remember(self, slot: int, ids: Sequence[int]) -> None:
         """Puts tokens that no bucket of this slot stored (their blocks came from another row) where penalties look."""
@@ -198,6 +202,7 @@ class _Rows:
     def _enter(self, row: int, seat: Seat) -> None:
         self._seats[row] = seat
         self._slots[row] = seat.slot
+        self._views["prompts"][row] = seat.prompt
         self._seed[row] = seat.seed
         for name, view in self._settings:
             view[row] = getattr(seat.sampling, name)

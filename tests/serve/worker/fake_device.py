@@ -66,11 +66,11 @@ class FakeDevice:
         assert not self.is_ready(entry, size)
         self.built.append((entry, size))
 
-    def seat(self, slot: int, blocks: Sequence[int], sampling: Sampling, /) -> Seat:
+    def seat(self, slot: int, blocks: Sequence[int], sampling: Sampling, prompt: int, /) -> Seat:
         assert 0 <= slot < self.text.concurrency
         assert len(set(blocks)) == len(blocks)
         assert all(0 < block < self.units for block in blocks)
-        return Seat(slot, array("i", blocks), sampling, self.biases)
+        return Seat(slot, array("i", blocks), sampling, prompt, self.biases)
 
     def remember(self, slot: int, ids: Sequence[int], /) -> None:
         self._history[slot][: len(ids)] = ids
@@ -104,6 +104,7 @@ class FakeDevice:
         tokens = [self._kv[seat.table[at // self.text.block_tokens]][at % self.text.block_tokens] for at in range(end)]
         assert tokens == self._history[seat.slot][:end]
         assert NOTHING not in tokens
+        assert 0 < seat.prompt <= self.text.context
         return next_token(tokens, seat.sampling, self.text.vocabulary)
 
 

@@ -1,7 +1,7 @@
-"""``sample(logits f32[R, V], slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition,
-bias_ids i32[R, 32], bias_values f32[R, 32], mask_index, masks i32[P, ceil(V/32)], seed i64[R], sample_position,
-logprob_count, history i32[slots, context], last_token i32[slots], real i32[1]?) -> (ids i32[R], logprobs f32[R, 21],
-logprob_ids i32[R, 20])``
+"""``sample(logits f32[R, V], slots, lengths, prompts, temperature, top_k, top_p, min_p, presence, frequency,
+repetition, bias_ids i32[R, 32], bias_values f32[R, 32], mask_index, masks i32[P, ceil(V/32)], seed i64[R],
+sample_position, logprob_count, history i32[slots, context], last_token i32[slots], real i32[1]?) -> (ids i32[R],
+logprobs f32[R, 21], logprob_ids i32[R, 20])``
 
 All that decides a token, one row at a time; what is not given a type above is [R] of i32, or of f32 for temperature,
 top-p, min-p and the penalties. A row reads nothing of another row.
@@ -13,8 +13,9 @@ their ids -1, and no state is written. Any other row:
 2. **Logprobs** come first: logit - max - log(sum(exp(logit - max))). Row 0 of the result is that of the token chosen
    below; the next ``logprob_count`` (at most 20) are the largest, ids beside them, equals by ascending id; unused
    places are 0 and -1.
-3. **Penalties** by the token's count c > 0 among history[slot, :length]: x is divided by ``repetition`` if positive
-   and multiplied otherwise (a repetition of 0 or less counts as 1), then x - frequency * c - presence.
+3. **Penalties** as OpenAI and vLLM define them. Of a token among history[slot, :length], x is divided by
+   ``repetition`` if positive and multiplied otherwise (a repetition of 0 or less counts as 1). Of one that was
+   generated, c > 0 times among history[slot, prompt:length], it then is x - frequency * c - presence.
 4. **Bias**: bias_values[i] is added to token bias_ids[i]; ids outside the vocabulary are unused places.
 5. **Mask**: mask_index names a row of ``masks``, bit v % 32 of word v // 32 allows token v; -1 (or outside the
    pool) allows all. What is not allowed becomes minus infinity.
@@ -47,12 +48,12 @@ DRAW_ERROR = 1e-5
 BIASES = 32
 MAX_LOGPROBS = 20
 
-INTEGERS = ("lengths", "top_k", "mask_index", "sample_position", "logprob_count")
+INTEGERS = ("lengths", "prompts", "top_k", "mask_index", "sample_position", "logprob_count")
 NUMBERS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
 NAMES = (
-    "logits", "slots", "lengths", "temperature", "top_k", "top_p", "min_p", "presence", "frequency", "repetition",
-    "bias_ids", "bias_values", "mask_index", "masks", "seed", "sample_position", "logprob_count", "history",
-    "last_token",
+    "logits", "slots", "lengths", "prompts", "temperature", "top_k", "top_p", "min_p", "presence", "frequency",
+    "repetition", "bias_ids", "bias_values", "mask_index", "masks", "seed", "sample_position", "logprob_count",
+    "history", "last_token",
 )  # fmt: skip
 SAMPLE = Kernel(
     "sample", "sample_f32",

@@ -43,19 +43,25 @@ class Settings:
 
 
 def adjusted(
-    logits: Tensor, settings: Settings, history: Tensor, biases: list[tuple[int, float]], mask: Tensor | None
-) -> Tensor:
-    """Steps 1 and 3 to 5: f32 [V] with penalties, bias and mask applied."""
+    logits: Tensor, settings: Settings, history: Tensor, prompt: int, biases: list[tuple[int, float]],
+    mask: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Steps 1 and 3 to 5: f32 [V] with penalties, bias and mask applied. ``history`` begins with ``prompt`` tokens that
+    were not generated."""
     x = cleaned(logits)
-    known = history[(history >= 0) & (history < len(x))].long()
-    counts = torch.bincount(known, minlength=len(x)).to(torch.float32)
     repetition = settings.repetition if settings.repetition > 0 else 1.0
-    penalised = torch.where(x > 0, x / repetition, x * repetition) - settings.frequency * counts - settings.presence
-    x = torch.where(counts > 0, penalised, x)
+    x = torch.where(_counts(history, len(x)) > 0, torch.where(x > 0, x / repetition, x * repetition), x)
+    generated = _counts(history[max(prompt, 0) :], len(x))
+    x = torch.where(generated > 0, x - settings.frequency * generated - settings.presence, x)
     for token, value in biases:
         if 0 <= token < len(x):
             x[token] += value
     return x if mask is None else torch.where(mask, x, -torch.inf)
+
+
+def _counts(history: Tensor, vocabulary: int) -> Tensor:
+    known = history[(history >= 0) & (history < vocabulary)].long()
+    return torch.bincount(known, minlength=vocabulary).to(torch.float32)
 
 
 def cleaned(logits: Tensor) -> Tensor:
@@ -95,10 +101,10 @@ def mask_row(masks: Tensor, index: int, vocabulary: int) -> Tensor | None:
 
 @torch.library.custom_op("heliograph::sample", mutates_args=("last_token",))
 def sample(
-    logits: Tensor, slots: Tensor, lengths: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor,
-    presence: Tensor, frequency: Tensor, repetition: Tensor, bias_ids: Tensor, bias_values: Tensor,
-    mask_index: Tensor, masks: Tensor, seed: Tensor, sample_position: Tensor, logprob_count: Tensor, history: Tensor,
-    last_token: Tensor, real: Tensor | None = None,
+    logits: Tensor, slots: Tensor, lengths: Tensor, prompts: Tensor, temperature: Tensor, top_k: Tensor,
+    top_p: Tensor, min_p: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor, bias_ids: Tensor,
+    bias_values: Tensor, mask_index: Tensor, masks: Tensor, seed: Tensor, sample_position: Tensor,
+    logprob_count: Tensor, history: Tensor, last_token: Tensor, real: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows, vocabulary = logits.shape
     ids, logprobs, logprob_ids = _outputs(logits)
@@ -117,7 +123,8 @@ def sample(
         )  # fmt: skip
         used = history[slot, : min(max(int(lengths[r]), 0), history.shape[1])]
         biases = [(int(bias_ids[r, i]), float(bias_values[r, i])) for i in range(BIASES)]
-        x = adjusted(logits[r], settings, used, biases, mask_row(masks, int(mask_index[r]), vocabulary))
+        mask = mask_row(masks, int(mask_index[r]), vocabulary)
+        x = adjusted(logits[r], settings, used, int(prompts[r]), biases, mask)
         cumulative = distribution(x, settings).cumsum(0)
         u = uniform(int(seed[r]), int(sample_position[r])) * float(cumulative[-1])
         token = int(torch.searchsorted(cumulative, torch.tensor(u, dtype=torch.float64), right=True))

@@ -18,6 +18,7 @@ from heliograph.ops.triton_math import exp, real_rows
 TILE = 4096
 _LEAST_KEY = tl.constexpr(-(1 << 31))
 _FINITE_KEY = tl.constexpr(-0x7F800000)  # of the smallest finite logit: less cannot be chosen
+_GIVEN = tl.constexpr(1 << 30)  # more than a context has tokens
 _NOTHING = tl.constexpr(-(1 << 63))  # comes after every token
 
 
@@ -109,8 +110,11 @@ def _top_logprobs(logits, logprobs, logprob_ids, vocabulary, wanted, largest, lo
 
 
 @triton.jit
-def _penalise(logits, work, counts, history, vocabulary, length, presence, frequency, repetition, TILE: tl.constexpr):
-    """Fills ``work`` with the logits, those of tokens of the history penalised; these are counted first."""
+def _penalise(
+    logits, work, counts, history, vocabulary, length, prompt, presence, frequency, repetition, TILE: tl.constexpr
+):  # fmt: skip
+    """Fills ``work`` with the logits, those of tokens of the history penalised; these are counted first: how often each
+    was generated, and in the bit _GIVEN whether it is in the prompt."""
     penalised = (length > 0) & ((presence != 0.0) | (frequency != 0.0) | (repetition != 1.0))
     if penalised:
         for start in range(0, vocabulary, TILE):
@@ -120,14 +124,17 @@ def _penalise(logits, work, counts, history, vocabulary, length, presence, frequ
         for start in range(0, length, TILE):
             h = start + tl.arange(0, TILE)
             past = tl.load(history + h, mask=h < length, other=-1)
-            tl.atomic_add(counts + past, 1, mask=(past >= 0) & (past < vocabulary), sem="relaxed")
+            known = (past >= 0) & (past < vocabulary)
+            tl.atomic_add(counts + past, 1, mask=known & (h >= prompt), sem="relaxed")
+            tl.atomic_or(counts + past, _GIVEN, mask=known & (h < prompt), sem="relaxed")
         tl.debug_barrier()
     for start in range(0, vocabulary, TILE):
         v = start + tl.arange(0, TILE)
         x = _cleaned(tl.load(logits + v, mask=v < vocabulary, other=0.0))
         count = tl.load(counts + v, mask=(v < vocabulary) & penalised, other=0)
         less = tl.where(x > 0.0, tl.div_rn(x, repetition), x * repetition)
-        less = less - frequency * count.to(tl.float32) - presence
+        generated = count & (_GIVEN - 1)
+        less = tl.where(generated > 0, less - frequency * generated.to(tl.float32) - presence, less)
         tl.store(work + v, tl.where(count > 0, less, x), mask=v < vocabulary)
     tl.debug_barrier()
 
@@ -271,15 +278,15 @@ def _draw(mass, vocabulary, min_p, u, otherwise, TILE: tl.constexpr):
         "has_real", "logits_stride", "rows", "vocabulary", "padded", "slot_count", "context", "mask_count"
     ],
     do_not_specialize_on_alignment=[
-        "logits", "slots", "lengths", "temperature", "top_k", "top_p", "min_p", "presence", "frequency", "repetition",
-        "bias_ids", "bias_values", "mask_index", "masks", "seed", "sample_position", "logprob_count", "history",
-        "last_token", "real", "ids", "logprobs", "logprob_ids", "work", "mass", "counts",
+        "logits", "slots", "lengths", "prompts", "temperature", "top_k", "top_p", "min_p", "presence", "frequency",
+        "repetition", "bias_ids", "bias_values", "mask_index", "masks", "seed", "sample_position", "logprob_count",
+        "history", "last_token", "real", "ids", "logprobs", "logprob_ids", "work", "mass", "counts",
     ],
 )  # fmt: skip
 def sample_f32(
-    logits, slots, lengths, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids, bias_values,
-    mask_index, masks, seed, sample_position, logprob_count, history, last_token, real, has_real, ids, logprobs,
-    logprob_ids, work, mass, counts, logits_stride, rows, vocabulary, padded, slot_count, context, mask_count,
+    logits, slots, lengths, prompts, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
+    bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real, has_real, ids,
+    logprobs, logprob_ids, work, mass, counts, logits_stride, rows, vocabulary, padded, slot_count, context, mask_count,
     TILE: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0).to(tl.int64)
@@ -307,8 +314,8 @@ def sample_f32(
         length = tl.minimum(tl.maximum(tl.load(lengths + r), 0), context)
         past = history + slot.to(tl.int64) * context
         _penalise(
-            logits, work, counts, past, vocabulary, length, tl.load(presence + r), tl.load(frequency + r),
-            repetition_r, TILE,
+            logits, work, counts, past, vocabulary, length, tl.load(prompts + r), tl.load(presence + r),
+            tl.load(frequency + r), repetition_r, TILE,
         )  # fmt: skip
         _add_bias(work, vocabulary, bias_ids + r * 32, bias_values + r * 32)
         mask = tl.load(mask_index + r)

@@ -172,7 +172,7 @@ class Engine:
         )  # fmt: skip
 
     def _seat(self, row: Row) -> None:
-        row.seat = self._device.seat(row.slot, row.blocks, row.sampling())
+        row.seat = self._device.seat(row.slot, row.blocks, row.sampling(), len(row.prompt.tokens))
 
     def _end(self, row: Row) -> None:
         self._scheduler.end(row)
