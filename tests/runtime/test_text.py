@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
 from heliograph.runtime.text import Text
-from tiny_tokenizer import CONTROLS, byte_level
+from tiny_tokenizer import CONTROLS, byte_level, sentence_piece
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -33,23 +33,6 @@ class Source:
     bos_text: str = "<|im_start|>"
     eos_text: str = "<|im_end|>"
     vocabulary: int = 300
-
-
-def sentence_piece() -> Tokenizer:
-    """As Llama 2's: words with a mark for the space, bytes as <0x00>."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "H", "i", "▁H", "▁Hi", "!"]
-    tokenizer = Tokenizer(
-        models.BPE(
-            {piece: index for index, piece in enumerate(pieces)}, [("▁", "H"), ("▁H", "i")],
-            unk_token="<unk>", fuse_unk=True, byte_fallback=True,
-        )
-    )  # fmt: skip
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return tokenizer
 
 
 def face(tokenizer: Tokenizer, template: str = "") -> Text:
@@ -103,6 +86,14 @@ def enumerate_alphabet() -> list[tuple[int, str]]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     extra = iter(range(256, 512))
     return [(byte, chr(byte) if byte in printable else chr(next(extra))) for byte in range(256)]
+
+
+@pytest.mark.parametrize("words", ["Hi Hi", "Hi", "!Hi", "Hi  Hi!"])
+def test_prompt_and_completion_join_to_the_whole_text_wherever_it_is_cut(words: str) -> None:
+    text = face(sentence_piece())
+    ids = text.encode("<s>" + words)
+    for cut in range(len(ids) + 1):
+        assert text.decode(ids[:cut]) + text.decode(ids[cut:], after=ids[:cut]) == words
 
 
 def test_controls_are_left_out_unless_asked_for() -> None:

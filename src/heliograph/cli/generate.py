@@ -49,10 +49,11 @@ def command(
     with verify(core, Policy.local()) as verified:
         text = Text.of(verified)
         ids = text.encode(prompt) if raw else text.encode_chat([{"role": "user", "content": prompt}])
+        before = ids if raw else ()
         # Each bucket is tested before its first run.
         with load(verified, workers=threads, index=device, ready=()) as program:
             loaded = time.perf_counter_ns()
-            decoder = text.decoder()
+            decoder = text.decoder(after=before)
             tokens: list[int] = []
             first = loaded
             for token in generate(program, ids, max_tokens, sampling):
@@ -73,7 +74,7 @@ def command(
     }
     torch = torch_loaded()
     if as_json:
-        answer = text.decode(tokens)
+        answer = text.decode(tokens, after=before)
         counts = {"prompt_tokens": len(ids), "weights_bytes": weights}
         print_json({"answer": answer, "tokens": tokens, "torch": torch, "phases": phases} | counts | times)
     elif stats:

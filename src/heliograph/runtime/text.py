@@ -133,13 +133,14 @@ class Text:
         check("".join(parts))
         return [token for part in parts for token in self._encode(part, around=False)]
 
-    def decode(self, ids: Iterable[int], *, controls: bool = False) -> str:
-        """The text of tokens; control tokens are left out unless asked for."""
-        decoder = self.decoder(controls=controls)
+    def decode(self, ids: Iterable[int], *, controls: bool = False, after: Iterable[int] = ()) -> str:
+        """The text of tokens; control tokens are left out unless asked for. ``after``: see :meth:`decoder`."""
+        decoder = self.decoder(controls=controls, after=after)
         return "".join(map(decoder.add, ids)) + decoder.end()
 
-    def decoder(self, *, controls: bool = False) -> Decoder:
-        return Decoder(self._pieces, controls=controls)
+    def decoder(self, *, controls: bool = False, after: Iterable[int] = ()) -> Decoder:
+        """``after``: the tokens of the text that is continued, if the answer is not one of its own."""
+        return Decoder(self._pieces, controls=controls, after=after)
 
     def close(self) -> None:
         """Ends the process that renders."""
@@ -181,14 +182,14 @@ def _strings(value: object) -> Iterator[str]:
 class Decoder:
     """Text of one sequence as its tokens come. ``add`` gives what is complete, ``end`` the rest."""
 
-    def __init__(self, pieces: Pieces, *, controls: bool) -> None:
+    def __init__(self, pieces: Pieces, *, controls: bool, after: Iterable[int]) -> None:
         self._pieces = pieces
-        self._controls = controls
+        self._hidden = frozenset() if controls else pieces.controls
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._started = False
+        self._started = any(token not in self._hidden for token in after)
 
     def add(self, token: int) -> str:
-        if not self._controls and token in self._pieces.controls:
+        if token in self._hidden:
             return ""
         piece = self._pieces.bytes_of(token)
         if not self._started and self._pieces.strips_start:

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_worker import Line, Script
-from served import EOS, VOCABULARY, Served, ids, serving
+from served import EOS, TEMPLATE, VOCABULARY, Served, face, ids, serving
 
+from heliograph.runtime.text import Text
 from heliograph.serve.frames import Submit
-from tiny_tokenizer import CONTROLS, byte_level
+from tiny_tokenizer import CONTROLS, byte_level, sentence_piece
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -124,6 +126,23 @@ def test_streamed_and_whole_answers_agree_for_any_way_the_tokens_fall(
         full = byte_level().decode(tokens)
         assert full.startswith(text)
         assert not any(each in text for each in stop)
+
+
+# ---- where a text begins -------------------------------------------------------------------------------------------
+def test_a_completion_continues_its_prompt_and_an_answer_is_a_text_of_its_own() -> None:
+    """Tokenizers of SentencePiece's kind drop the space that their encoder puts before a text."""
+    tokenizer = sentence_piece()
+    facts = msgspec.structs.replace(face().facts, bos=1, vocabulary=tokenizer.get_vocab_size())
+    text = Text(facts, tokenizer.to_str().encode(), TEMPLATE)
+    script = Script(line=lambda submit, place: Line(tokenizer.encode("Hi").ids))
+    with (
+        serving(script, core=msgspec.structs.replace(face(), facts=facts, text=text)) as served,
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=30) as client,
+    ):
+        for prompt, answer in {"Hi": " Hi", "": "Hi"}.items():
+            (choice,) = client.completions.create(model="tiny", prompt=prompt).choices
+            assert choice.text == answer
+        assert whole(client).texts == streamed(client).texts == ["Hi"]
 
 
 # ---- endings (E9, E15) ---------------------------------------------------------------------------------------------

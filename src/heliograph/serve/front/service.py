@@ -144,7 +144,7 @@ class Service:
         generation.prompt_tokens = sum(len(prompt) for prompt in prompts)
         self.metrics.prompt_tokens += generation.prompt_tokens
         for work in works:
-            rows = self.journal.open(work, partial(_stream_of, text, work), generation.changed)
+            rows = self.journal.open(work, partial(_stream_of, text, plan, work), generation.changed)
             generation.rows += rows
             self.supervisor.submit(rows)
         return generation
@@ -216,8 +216,9 @@ class Service:
         return face.digest
 
 
-def _stream_of(text: Text, work: Work) -> TextStream:
-    return TextStream(text.decoder(), work.stop_strings, work.least)
+def _stream_of(text: Text, plan: Plan, work: Work) -> TextStream:
+    decoder = text.decoder(after=() if plan.messages else work.prompt)
+    return TextStream(decoder, work.stop_strings, work.least)
 
 
 def _encode(text: Text, plan: Plan, context: int) -> list[array[int]]:
