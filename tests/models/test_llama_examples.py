@@ -152,3 +152,12 @@ def test_context_is_that_of_the_model_but_at_most_8192(loaded: LoadedModel, tmp_
     assert load_model(tmp_path / "a").spec.text.context == 100
     write_hf(tmp_path / "b", random_model("llama", max_position_embeddings=32768))
     assert load_model(tmp_path / "b").spec.text.context == 8192
+
+
+def test_context_above_that_of_the_model_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    write_hf(tmp_path, random_model("llama", max_position_embeddings=128))
+    with pytest.raises(UsageError) as error:
+        load_model(tmp_path, serving=Serving(context=129))
+    assert "129" in error.value.found
+    assert "128" in error.value.required
+    assert load_model(tmp_path, serving=Serving(context=128)).spec.text.context == 128

@@ -13,7 +13,7 @@ from heliograph.models.rope import LinearScaling, Llama3Scaling, Rope
 from heliograph.models.source_file import SourceFile
 
 MAX_JSON = 64 << 20  # bytes; tokenizer_config.json of large vocabularies takes a few
-ARCHITECTURES: Mapping[str, str] = {
+ARCHITECTURES: Mapping[str, str] = {  # class -> model_type
     "LlamaForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
@@ -27,6 +27,7 @@ UNBUILT: Mapping[str, tuple[object, ...]] = {
     "num_experts": (None, 0),
     "partial_rotary_factor": (None, 1, 1.0),
     "hidden_act": ("silu",),
+    "is_causal": (None, True),
 }
 
 
@@ -132,6 +133,9 @@ def read_config(settings: Settings) -> LlamaConfig:
 
 
 def _refuse_unbuilt(settings: Settings, architecture: str) -> None:
+    kind = settings.value("model_type")
+    if kind not in (None, architecture):
+        raise settings.unsupported(f"model_type {kind!r:.60}", f"{architecture!r}, as architectures says")
     for key, allowed in UNBUILT.items():
         if settings.value(key) not in allowed:
             raise settings.unsupported(f"{key} = {settings.value(key)!r:.60}", f"{key} = {allowed[-1]!r}")
@@ -146,8 +150,9 @@ def _refuse_unbuilt(settings: Settings, architecture: str) -> None:
 
 
 def _rope(settings: Settings) -> Rope:
-    """From ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (before it)."""
-    stated = settings.inner("rope_parameters" if "rope_parameters" in settings else "rope_scaling")
+    """From ``rope_scaling`` and ``rope_theta`` (before transformers 5) or ``rope_parameters`` (since). If there are
+    both, transformers takes ``rope_scaling`` too."""
+    stated = settings.inner("rope_scaling" if settings.value("rope_scaling") else "rope_parameters")
     base = (stated if "rope_theta" in stated else settings).number("rope_theta", 10000.0)
     kind = next((stated.text(key) for key in ("rope_type", "type") if key in stated), "default")
     if base < 1 or stated.number("partial_rotary_factor", 1.0) != 1.0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heliograph.capture.spec import CaptureSpec
-from heliograph.errors import StorageError, UnsupportedModelError
+from heliograph.errors import StorageError, UnsupportedModelError, UsageError
 from heliograph.models.gguf_file import MAGIC
 from heliograph.models.llama import Llama
 from heliograph.models.llama_spec import llama_spec, step_numbers
@@ -29,7 +29,8 @@ class LoadedModel:
 
 
 def load_model(path: str | os.PathLike[str], *, serving: Serving | None = None) -> LoadedModel:
-    """Reads a model. ``serving`` defaults to the model's context, at most 8,192 tokens."""
+    """Reads a model. ``serving`` defaults to the model's context, at most 8,192 tokens; above the model's context it
+    is refused."""
     path = Path(path)
     if not path.exists():
         raise StorageError(
@@ -38,6 +39,11 @@ def load_model(path: str | os.PathLike[str], *, serving: Serving | None = None) 
         )  # fmt: skip
     model, text, sources = load_hf(path) if _is_folder(path) else load_gguf(path)
     serving = serving or Serving(context=min(model.config.context, LARGEST_CONTEXT))
+    if serving.context > model.config.context:
+        raise UsageError(
+            "planning how to serve the model", found=f"a context of {serving.context} tokens",
+            required=f"{model.config.context} or less, the model's own", hint="ask for less context",
+        )  # fmt: skip
     model.register_buffer("numbers", step_numbers(serving))
     return LoadedModel(model.eval(), llama_spec(model.config, text, serving), sources)
 
