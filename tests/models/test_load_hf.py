@@ -12,10 +12,12 @@ import torch
 from eager_llama import teacher_forced
 from safetensors.torch import load_file, save_file
 from test_llama import CHUNKS, IDS, check, expected
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from heliograph.errors import ModelError, ModelFileError, UnsupportedModelError
 from heliograph.models.load import load_model
 from heliograph.models.load_hf import INDEX, load_hf
+from heliograph.runtime.text import Text
 from tiny_models import TEMPLATE, edit_json, random_model, write_hf
 
 Tensors = dict[str, torch.Tensor]
@@ -235,6 +237,9 @@ def test_tensor_of_another_shape_is_refused_by_its_name(single: Path) -> None:
         ({"rope_parameters": {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5}}, "rotary"),
+        ({"is_causal": False}, "is_causal"),
+        ({"model_type": "gemma"}, "gemma"),
+        ({"architectures": ["Qwen3ForCausalLM"], "model_type": "mistral"}, "mistral"),
     ],
 )
 def test_feature_that_is_not_built_is_refused_by_its_name(single: Path, changes: dict[str, object], named: str) -> None:
@@ -277,6 +282,24 @@ def test_settings_of_before_transformers_5_are_read(single: Path, written: tuple
     check(teacher_forced(model, IDS, CHUNKS), expected(written[1]))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_theta": 5e5},
+        {"rope_scaling": {"rope_type": "default", "rope_theta": 5e5}},
+        {"rope_scaling": {}},
+        {"rope_scaling": None, "rope_theta": 5e5},
+    ],
+    ids=str,
+)
+def test_rope_scaling_goes_before_rope_parameters_as_in_transformers(single: Path, changes: dict[str, object]) -> None:
+    edit_json(single / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 2e4}, **changes)
+    reference = AutoModelForCausalLM.from_pretrained(single).eval()
+    model, _, _ = load_hf(single)
+    check(teacher_forced(model, IDS, CHUNKS), expected(reference))
+
+
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +319,89 @@ def test_end_tokens_of_both_configurations_count(single: Path) -> None:
     edit_json(single / "generation_config.json", eos_token_id=[0, 2])
     text = load_hf(single)[1]
     assert (text.bos, text.eos, text.eos_text) == (1, (0, 2), "<|im_end|>")
+
+
+def test_end_token_of_the_tokenizer_counts_too(single: Path) -> None:
+    """A chat fine-tune of a base model often has it nowhere else."""
+    for name in ("config.json", "generation_config.json"):
+        edit_json(single / name, eos_token_id=0)
+    text = load_hf(single)[1]
+    assert (text.eos, text.eos_text) == ((0, 2), "<|im_end|>")
+
+
+ADDED = {"__type": "AddedToken", **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)}
+BOTH = "{{ bos_token }}|{{ eos_token }}{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"bos_token": None, "eos_token": None},
+        {"bos_token": "<|im_start|>", "eos_token": ADDED | {"content": "<|endoftext|>"}},
+        {"bos_token": ..., "eos_token": "<|im_end|>"},
+    ],
+    ids=str,
+)
+def test_special_tokens_in_prompts_are_those_of_transformers(single: Path, stated: dict[str, object]) -> None:
+    """Qwen2's configuration names a begin token that its tokenizer does not have."""
+    edit_json(single / "tokenizer_config.json", **stated, chat_template=BOTH)
+    made = load_hf(single)[1]
+    face = Text(made, made.tokenizer, made.chat_template)
+    messages = [{"role": "user", "content": "Hi"}]
+    theirs = PreTrainedTokenizerFast.from_pretrained(single).apply_chat_template(messages, tokenize=False)
+    try:
+        assert face.render(messages) == theirs
+    finally:
+        face.close()
+
+
+def test_special_tokens_without_a_tokenizer_configuration_are_those_of_the_ids(single: Path) -> None:
+    (single / "tokenizer_config.json").unlink()
+    text = load_hf(single)[1]
+    assert (text.bos, text.eos, text.bos_text, text.eos_text) == (1, (2,), "<|im_start|>", "<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("stated", "put_right"),
+    [
+        ({"added_tokens_decoder": {"264": {"content": "<|user|>"}}}, {"added_tokens_decoder": {}}),
+        (
+            {"added_tokens_decoder": {"1": {"content": "<|im_end|>"}}},
+            {"added_tokens_decoder": {"1": {"content": "<|im_start|>"}}},
+        ),
+        ({"additional_special_tokens": ["<|user|>"]}, {"additional_special_tokens": ["<|im_start|>"]}),
+        ({"extra_special_tokens": [{"content": "<|user|>"}]}, {"extra_special_tokens": [{"content": "<|im_end|>"}]}),
+        ({"extra_special_tokens": {"user_token": "<|user|>"}}, {"extra_special_tokens": {"a_token": "<|im_end|>"}}),
+        ({"eos_token": "<|user|>"}, {"eos_token": "<|im_end|>"}),
+        ({"bos_token": {"content": "<|user|>"}}, {"bos_token": {"content": "<|im_start|>"}}),
+        ({"bos_token": "he"}, {"bos_token": None}),
+    ],
+    ids=str,
+)
+def test_token_that_only_the_tokenizer_configuration_names_is_refused(
+    single: Path, stated: dict[str, object], put_right: dict[str, object]
+) -> None:
+    """transformers adds it to the tokenizer; left out, it would be plain text."""
+    edit_json(single / "tokenizer_config.json", **stated)
+    with pytest.raises(ModelFileError) as error:
+        load_hf(single)
+    assert "tokenizer.json" in error.value.required
+    edit_json(single / "tokenizer_config.json", **put_right)
+    load_hf(single)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"added_tokens_decoder": [1]}, {"added_tokens_decoder": {"1": {"content": 1}}}, {"eos_token": 3},
+        {"additional_special_tokens": "<|im_end|>"}, {"extra_special_tokens": [3]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tokenizer_configuration_that_makes_no_sense_is_refused(single: Path, stated: dict[str, object]) -> None:
+    edit_json(single / "tokenizer_config.json", **stated)
+    with pytest.raises(ModelFileError):
+        load_hf(single)
 
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
