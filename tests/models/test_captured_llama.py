@@ -63,4 +63,4 @@ def test_core_names_each_tensor_with_layout_and_source_digest(tmp_path: Path) ->
     down = tensors["layers.0.feed_forward.down.weight"]
     assert (down.layout, down.dtype, down.source) == ("q4_1", "u8", down.stored)
     assert text is not None
-    assert (text.vocabulary, text.context, text.concurrency, text.eos) == (264, 96, 4, (2,))
+    assert (text.vocabulary, text.context, text.concurrency, text.eos) == (264, 96, 4, (0, 2))

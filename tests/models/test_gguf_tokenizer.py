@@ -129,7 +129,7 @@ def test_smollm2_controls_are_found_in_text_and_left_out_of_decoded_text(
     tokenizer = Tokenizer.from_buffer(made.tokenizer)
     assert tokenizer.encode("<|im_start|>user").ids[0] == 1
     assert tokenizer.decode([1, 9690, 2]) == "system"
-    assert (made.bos, made.eos, made.bos_text, made.eos_text) == (1, (2,), "<|im_start|>", "<|im_end|>")
+    assert (made.bos, made.eos, made.bos_text, made.eos_text) == (1, (0, 2), "<|im_start|>", "<|im_end|>")
 
 
 def test_smollm2_template_puts_its_system_prompt_first(published: tuple[Metadata, ModelText]) -> None:
@@ -194,6 +194,28 @@ def test_begin_and_end_tokens_are_put_around_text_as_the_file_says(
     made = Tokenizer.from_buffer(making(**values).tokenizer)
     bare = made.encode("the world", add_special_tokens=False).ids
     assert made.encode("the world").ids == [*around[0], *bare, *around[1]]
+
+
+END_TEXTS = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>",
+    "<|end_of_text|>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", END_TEXTS)
+def test_control_token_at_which_llama_cpp_ends_is_an_end(making: Making, name: str) -> None:
+    plain = json.loads(making().tokenizer)["model"]["vocab"]
+    rest = sorted(plain, key=plain.__getitem__)[3:]
+
+    def ends(kind: int, **keys: int) -> tuple[int, ...]:
+        made = making(tokens=["a control", name, "</s>", *rest], token_type=[3, kind, 3, *[1] * len(rest)], **keys)
+        assert made.eos_text == "</s>"
+        return made.eos
+
+    assert ends(3) == (1, 2)
+    assert ends(1) == (2,)  # a plain token of that text
+    assert ends(1, eot_token_id=0) == (0, 2)
+    assert ends(1, eom_token_id=0) == (0, 2)
 
 
 def test_user_defined_tokens_are_whole_and_stay_in_the_text(making: Making) -> None:

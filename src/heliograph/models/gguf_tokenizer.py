@@ -44,6 +44,12 @@ PRE_TOKENIZERS: Mapping[str, Rule] = {
 }  # fmt: skip
 WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3")  # a word in the vocabulary is taken before any merge
 NORMALISED = ("qwen2",)  # to NFC
+END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+# Control tokens at which llama.cpp always ends, by their text (special_eog_ids in llama-vocab.cpp).
+END_TEXTS = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>",
+    "<|end_of_text|>",
+)  # fmt: skip
 STARTS_WITH_BOS = ("llama-bpe", "llama3", "llama-v3")  # unless the file says otherwise
 
 
@@ -51,16 +57,18 @@ def read_tokenizer(metadata: Metadata) -> ModelText:
     """The tokenizer, chat template and special tokens of a GGUF file, checked."""
     tokens = metadata.texts(PREFIX + "tokens")
     bos = metadata.whole(PREFIX + "bos_token_id", -1)
-    ends = [metadata.whole(PREFIX + key) for key in ("eos_token_id", "eot_token_id") if metadata.holds(PREFIX + key)]
+    kinds = _kinds(metadata, tokens)
+    ends = [metadata.whole(PREFIX + key) for key in END_KEYS if metadata.holds(PREFIX + key)]
     for token in (bos, *ends):
         if not -1 <= token < len(tokens):
             raise metadata.malformed(f"special token {token}", f"an id below {len(tokens)}")
+    spelled = {token for token, kind in enumerate(kinds) if kind == CONTROL and tokens[token] in END_TEXTS}
     return check_text(
         ModelText(
-            tokenizer=_tokenizer(metadata, tokens, bos, ends[0] if ends else -1),
+            tokenizer=_tokenizer(metadata, tokens, kinds, bos, ends[0] if ends else -1),
             chat_template=metadata.text("tokenizer.chat_template", ""),
             bos=bos,
-            eos=tuple(sorted(set(ends))),
+            eos=tuple(sorted(spelled.union(ends))),
             bos_text=tokens[bos] if bos >= 0 else "",
             eos_text=tokens[ends[0]] if ends else "",
             vocabulary=len(tokens),
@@ -68,7 +76,7 @@ def read_tokenizer(metadata: Metadata) -> ModelText:
     )
 
 
-def _tokenizer(metadata: Metadata, tokens: Sequence[str], bos: int, eos: int) -> bytes:
+def _tokenizer(metadata: Metadata, tokens: Sequence[str], kinds: Sequence[int], bos: int, eos: int) -> bytes:
     kind, pre = metadata.text(PREFIX + "model"), metadata.text(PREFIX + "pre", "")
     if kind != "gpt2":
         raise metadata.unsupported(
@@ -92,7 +100,7 @@ def _tokenizer(metadata: Metadata, tokens: Sequence[str], bos: int, eos: int) ->
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added_tokens(metadata, tokens),
+        "added_tokens": _added_tokens(tokens, kinds),
         "normalizer": {"type": "NFC"} if pre in NORMALISED else None,
         "pre_tokenizer": PRE_TOKENIZERS[pre],
         "post_processor": _around(tokens, around) if len(around) > 1 else None,
@@ -102,14 +110,19 @@ def _tokenizer(metadata: Metadata, tokens: Sequence[str], bos: int, eos: int) ->
     return json.dumps(written, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
-def _added_tokens(metadata: Metadata, tokens: Sequence[str]) -> list[Rule]:
-    """Control and user-defined tokens, which are found in text before it is split into words."""
+def _kinds(metadata: Metadata, tokens: Sequence[str]) -> Sequence[int]:
+    """What each token is: normal, control …"""
     kinds = metadata.wholes(PREFIX + "token_type")
     if len(kinds) != len(tokens):
         raise metadata.malformed(f"{len(kinds)} token types", f"{len(tokens)}, one a token")
     for token, kind in enumerate(kinds):
         if not NORMAL <= kind <= UNUSED:
             raise metadata.unsupported(f"token {token} of type {kind}", f"{NORMAL} to {UNUSED}", "this is not built")
+    return kinds
+
+
+def _added_tokens(tokens: Sequence[str], kinds: Sequence[int]) -> list[Rule]:
+    """Control and user-defined tokens, which are found in text before it is split into words."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return [
         {"id": token, "content": tokens[token], **flags, "special": kind != USER_DEFINED}
