@@ -57,6 +57,44 @@ def function_attribute(held: object) -> Callable[[], None]:
     return replay
 
 
+def class_attribute(graph: object) -> object:
+    class Engine:
+        held = graph
+
+    return Engine()
+
+
+def method(graph: object) -> object:
+    class Engine:
+        def replay(self) -> object:
+            return graph
+
+    return Engine()
+
+
+def derived_property(graph: object) -> object:
+    class Engine:
+        @property
+        def replay(self) -> object:
+            return graph
+
+    class Derived(Engine): ...
+
+    return Derived()
+
+
+def globals_of_their_own(held: object) -> object:
+    names: dict[str, object] = {"graph": held}
+    exec("def replay(): return graph", names)
+    return names["replay"]
+
+
+def private_module(held: object) -> types.ModuleType:
+    module = types.ModuleType("sys")  # a name that another module has
+    module.graph = held  # type: ignore[attr-defined]
+    return module
+
+
 LEADS: dict[str, tuple[Callable[[object], object], str]] = {
     "attribute": (lambda g: Owner(graph=g), "Owner.graph"),
     "attribute without a dictionary": (Bare, "Bare.held"),
@@ -75,6 +113,14 @@ LEADS: dict[str, tuple[Callable[[object], object], str]] = {
     "bound method": (lambda g: Owner(graph=g).run, "→ bound method Owner.run.graph"),
     "partial": (lambda g: functools.partial(print, g), "partial"),
     "lease": (lambda g: Owner(lease=Lent(g)), "Owner.lease.graph"),
+    "attribute of a class made in a function": (class_attribute, " → class class_attribute.<locals>.Engine.held"),
+    "method of a class made in a function": (
+        method, "Engine.replay → closure of method.<locals>.Engine.replay, variable 'graph'"
+    ),
+    "property of its base": (derived_property, "Derived.__base__.replay.fget → closure of derived_property."),
+    "globals of a function": (globals_of_their_own, "function 'replay' → globals of replay, variable 'graph'"),
+    "module of its own": (private_module, "module.graph"),
+    "attribute that is one": (lambda g: Owner(module=private_module(g)), "Owner.module.graph"),
 }  # fmt: skip
 
 
@@ -133,14 +179,16 @@ def test_dead_weak_proxy_is_no_lead() -> None:
     refuse_cycles(graph, [owner], name="graph")
 
 
-def test_modules_and_function_globals_and_classes_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_that_can_be_imported_and_their_functions_and_classes_are_not_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     graph = Graph()
     module = types.ModuleType("holds_a_graph")
     module.graph = graph  # type: ignore[attr-defined]
     exec("def run(): return graph", vars(module))
     monkeypatch.setitem(sys.modules, "holds_a_graph", module)
     registered = type("Registered", (), {"graph": graph})
-    owners = [Owner(module=module), Owner(run=module.run), Owner(kind=registered), registered()]
+    owners = [module, Owner(module=module), Owner(run=module.run), Owner(kind=registered), registered()]
     refuse_cycles(graph, owners, name="graph")
 
 

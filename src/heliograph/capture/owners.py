@@ -24,7 +24,8 @@ LIMIT = 1_000_000
 def refuse_cycles(graph: object, owners: Iterable[object], *, name: str, limit: int = LIMIT) -> None:
     """OwnerCycleError for the first owner that leads to the graph, with the path from one to the other.
 
-    Not searched: modules, the globals of functions, and classes. What those hold lives on without the owner.
+    Not searched: modules that are in ``sys.modules`` and, but for those made in functions, classes. What those hold
+    lives on without the owner.
     """
     for owner in owners:
         path = _path(owner, graph, name, limit)
@@ -43,14 +44,15 @@ def _path(owner: object, graph: object, name: str, limit: int) -> list[str] | No
         return [" (the graph itself)"]
     parents: dict[int, object] = {id(owner): None}
     alive = [owner]  # keeps ids valid while they stand for objects
-    skipped = {id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)}
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
+    skipped = {id(each) for module in modules for each in (module, vars(module))}
     waiting = deque([owner])
     while waiting:
         holder = waiting.popleft()
-        for held in _held(holder):
+        for held in () if id(holder) in skipped else _held(holder):
             if held is graph:
                 return _steps(holder, held, parents)
-            if id(held) in parents or id(held) in skipped or not gc.is_tracked(held):
+            if id(held) in parents or not gc.is_tracked(held):
                 continue
             if len(alive) >= limit:
                 raise OwnerCycleError(
@@ -66,12 +68,8 @@ def _path(owner: object, graph: object, name: str, limit: int) -> list[str] | No
 
 
 def _held(holder: object) -> Iterable[object]:
-    kind = type(holder)  # not isinstance: a weak proxy would answer for what it stands for
-    if issubclass(kind, types.ModuleType | type):
-        return ()
-    if kind is types.FunctionType:  # everything but its globals
-        function = cast(types.FunctionType, holder)
-        return [function.__closure__, function.__defaults__, function.__kwdefaults__, function.__dict__]
+    if issubclass(type(holder), type):  # not isinstance: a weak proxy would answer for what it stands for
+        return gc.get_referents(holder) if "<locals>" in cast(type, holder).__qualname__ else ()
     return gc.get_referents(holder)
 
 
@@ -86,21 +84,23 @@ def _steps(holder: object, graph: object, parents: dict[int, object]) -> list[st
     while at < len(chain) - 1:
         beyond = chain[at + 2] if at + 2 < len(chain) else None
         step = _through(chain[at], chain[at + 1], beyond)
-        at += 1 if step is None else 2  # a step through a __dict__ or a closure names what lies in it
+        at += 1 if step is None else 2  # a step through a __dict__, globals or a closure names what lies in it
         steps.append(_step(chain[at - 1], chain[at]) if step is None else step)
     return steps
 
 
 def _through(outer: object, inner: object, beyond: object) -> str | None:
-    """The step from ``outer`` to ``beyond`` if ``inner`` is only how ``outer`` keeps its attributes or its closure."""
+    """The step from ``outer`` to ``beyond`` if ``inner`` is how ``outer`` keeps attributes, globals or a closure."""
     if isinstance(outer, types.FunctionType) and inner is outer.__closure__:
         cells = zip(outer.__code__.co_freevars, outer.__closure__ or (), strict=True)
         variable = next(name for name, cell in cells if cell is beyond)
         return f" → closure of {outer.__qualname__}, variable {variable!r}"
-    attributes: dict[str, object] | None = getattr(outer, "__dict__", None)
-    if attributes is None or attributes is not inner:
-        return None
-    return "".join(f".{key}" for key, value in attributes.items() if value is beyond)
+    if isinstance(outer, types.FunctionType) and inner is outer.__globals__:
+        variable = next(name for name, value in outer.__globals__.items() if value is beyond)
+        return f" → globals of {outer.__qualname__}, variable {variable!r}"
+    if isinstance(inner, dict) and (isinstance(outer, type) or inner is getattr(outer, "__dict__", None)):
+        return "".join(f".{key}" for key, value in inner.items() if value is beyond)
+    return None
 
 
 def _step(outer: object, inner: object) -> str:
@@ -117,7 +117,8 @@ def _step(outer: object, inner: object) -> str:
     if isinstance(outer, set | frozenset):
         return "{…}"
     names = (name for name, value in _attributes(outer) if value is inner)
-    return next((f".{name}" for name in names), f" → {type(inner).__qualname__}")
+    kind = f"class {inner.__qualname__}" if isinstance(inner, type) else type(inner).__qualname__
+    return next((f".{name}" for name in names), f" → {kind}")
 
 
 def _attributes(holder: object) -> Iterator[tuple[str, object]]:
