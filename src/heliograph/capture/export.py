@@ -23,6 +23,7 @@ from heliograph.capture.export_graph import Retain
 from heliograph.capture.provenance import Notes, completed, processor_name, provenance
 from heliograph.capture.record_model import Tell, record
 from heliograph.capture.recording import Recording
+from heliograph.capture.settings import ONE_CAPTURE
 from heliograph.capture.spec import CaptureSpec
 from heliograph.core.format import DEFAULT_CAP
 from heliograph.core.layout import slice_bytes
@@ -73,7 +74,7 @@ def capture(
     check_arguments(cores, name=name, cap=cap, device=device)
     tell = progress or (lambda doing, done, total: None)
     notes = Notes(retain=retain, sources=sources or {})
-    with DraftWriter(cores) as writer:
+    with ONE_CAPTURE, DraftWriter(cores) as writer:
         with ExitStack() as held:
             with _phase(notes, "record"):
                 if device == "cuda":

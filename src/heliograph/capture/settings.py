@@ -7,15 +7,18 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import RLock
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+ONE_CAPTURE = RLock()  # held by the thread that captures: settings and slots are the whole process's
 
 
 @contextmanager
 def fixed_settings() -> Iterator[None]:
     """PyTorch as every capture runs it: no gradients, plain attention, no fused paths that only run eagerly."""
-    with ExitStack() as stack:
+    with ONE_CAPTURE, ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast("cpu", enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -30,7 +33,7 @@ def fixed_settings() -> Iterator[None]:
 @contextmanager
 def cuda_settings() -> Iterator[None]:
     """PyTorch as every CUDA capture runs it: no gradients, no compilation, and the kernels it would take anyway."""
-    with ExitStack() as stack:
+    with ONE_CAPTURE, ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast("cuda", enabled=False))
         stack.enter_context(_collector_off())

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
+from threading import get_ident
 from types import CodeType, FrameType, TracebackType
 from typing import TypeVar
 
@@ -28,13 +29,17 @@ _OUTPUTS = "the model's outputs"
 
 
 class Trail:
-    """Follows the modules that are running, and numbers the ops in each. Used as a context manager."""
+    """Follows the modules that are running in this thread, and numbers the ops in each. Used as a context manager.
+
+    PyTorch calls its hooks for the modules of every thread.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._stack: list[str] = []
         self._counts: Counter[tuple[str, str]] = Counter()
         self._handles: list[RemovableHandle] = []
+        self._thread = get_ident()
 
     @property
     def module(self) -> str:
@@ -60,10 +65,12 @@ class Trail:
             self._handles.pop().remove()
 
     def _enter(self, module: nn.Module, inputs: object) -> None:
-        self._stack.append(self._names.get(id(module), f"<{type(module).__name__}>"))
+        if get_ident() == self._thread:
+            self._stack.append(self._names.get(id(module), f"<{type(module).__name__}>"))
 
     def _leave(self, module: nn.Module, inputs: object, outputs: object) -> None:
-        self._stack.pop()
+        if get_ident() == self._thread:
+            self._stack.pop()
 
 
 def run_model(call: Callable[[], T]) -> T:
