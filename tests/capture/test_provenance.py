@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from blake3 import blake3
 
 from heliograph import _native
+from heliograph.capture import provenance as provenance_module
 from heliograph.capture.environment import FIXED, RECORDED, child_environment, recorded_environment
 from heliograph.capture.provenance import (
     Notes,
@@ -42,11 +44,58 @@ def test_words_that_are_no_paths_stay(tmp_path: Path, monkeypatch: pytest.Monkey
     assert without_paths("capture").startswith("file:")
 
 
-def test_a_folders_digest_changes_with_its_files(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"1")
-    one = path_digest(tmp_path)
-    (tmp_path / "b").write_bytes(b"2")
-    assert path_digest(tmp_path) != one
+def test_a_folders_digest_is_of_the_names_and_the_bytes_in_it(tmp_path: Path) -> None:
+    def told(**files: bytes) -> str:
+        for file in tmp_path.iterdir():
+            file.unlink()
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+        return path_digest(tmp_path)
+
+    assert told(a=b"1", b=b"2") == told(b=b"2", a=b"1")
+    assert len({told(a=b"1"), told(a=b"2"), told(b=b"1"), told(a=b"1", b=b"2"), told()}) == 5
+
+
+def test_a_file_that_is_cut_short_while_it_is_hashed_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(bytes(1 << 20))
+
+    class Cutting:
+        """Cuts the file as soon as something was read of it."""
+
+        def __init__(self) -> None:
+            self.size = 0
+
+        def update(self, piece: bytes) -> None:
+            self.size += len(piece)
+            os.truncate(file, 4096)
+
+        def hexdigest(self) -> str:
+            return str(self.size)
+
+    monkeypatch.setattr(provenance_module, "blake3", Cutting)
+    monkeypatch.setattr(provenance_module, "PIECE", 64 << 10)
+    assert path_digest(file) == f"file:{64 << 10}"
+
+
+def test_what_the_loader_has_read_is_not_read_again(tmp_path: Path) -> None:
+    link, file = tmp_path / "link.gguf", tmp_path / "model.gguf"
+    file.write_bytes(b"other bytes by now")
+    link.symlink_to(file)
+    read = {str(file.resolve()): "ab" * 32}
+    assert without_paths(str(link), read) == f"file:{'ab' * 32}"
+    assert path_digest(tmp_path, read) != path_digest(tmp_path)
+
+
+def test_a_path_that_cannot_be_read_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "key").write_bytes(b"")
+    monkeypatch.setattr(Path, "open", refuse)
+    assert path_digest(tmp_path / "key") == path_digest(tmp_path) == "path"
 
 
 def test_only_listed_variables_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +130,7 @@ def test_the_commit_and_what_differs_from_it_are_told(tmp_path: Path) -> None:
 
 
 def test_the_record_names_compiler_libraries_and_kernel_sources_of_this_build() -> None:
-    record = provenance(Notes(retain="template", sources={"model.gguf": "00" * 32}, families=("probe",)))
+    record = provenance(Notes(retain="template", sources={"models/model.gguf": "00" * 32}, families=("probe",)))
     assert {item.name: item.value for item in record.compiler}["compiler"] == _native.BUILD["compiler"]
     libraries = {item.name: item.value for item in record.libraries}
     extension = Path(_native.__file__)

@@ -60,7 +60,7 @@ def capture(
     name: of the core; left out, ``{arch}-tp{n}-{YYYYMMDDhhmm}`` in UTC. cap: bytes of a weight file at most.
     retain: "template", or "executable" to instantiate every graph while capturing. flags: instantiation flags.
     consume: on the host, the model's tensors are moved into the core's memory, so that they never exist twice; the
-    model is left without them. sources: the model's files, name to BLAKE3, for the record. key: signs; left out, this
+    model is left without them. sources: the model's files, path to BLAKE3, for the record. key: signs; left out, this
     machine's development key. device: "host" or "cuda"; of the latter the one with this ``index``. again: how the
     model is made anew for the second capture of an exact census on CUDA; without it words are told apart by range.
     study: called with the recording before it is written; with ``retain="executable"`` it can replay it here.

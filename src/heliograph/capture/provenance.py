@@ -31,11 +31,13 @@ from heliograph.core.write import utc_text
 PACKAGE = Path(heliograph.__file__).parent
 VERSIONS = ("heliograph", "torch", "blake3", "msgspec", "safetensors", "cryptography", "numpy", "gguf")
 OWN_FILES = ("src", "native", "CMakeLists.txt", "pyproject.toml")  # what decides behaviour in a source checkout
+PIECE = 8 << 20  # bytes a read while a file is hashed
+NOTHING_READ: Mapping[str, str] = {}
 
 
 @dataclass(slots=True)
 class Notes:
-    """What is noted while a capture goes on. ``sources``: the model's files, name to BLAKE3;
+    """What is noted while a capture goes on. ``sources``: the model's files, path to BLAKE3;
     ``families``: of the kernels that the graphs use."""
 
     retain: str
@@ -51,10 +53,11 @@ class Notes:
 def provenance(notes: Notes) -> Provenance:
     """The record so far; ``completed`` brings it up to date."""
     commit, uncommitted = source_state(PACKAGE.parent.parent)
+    read = {os.path.realpath(path): digest for path, digest in notes.sources.items()}
     return Provenance(
         format=FORMAT,
         created=utc_text(datetime.now(UTC)),
-        command=tuple(without_paths(part) for part in (sys.executable, *sys.argv)),
+        command=tuple(without_paths(part, read) for part in (sys.executable, *sys.argv)),
         commit=commit,
         uncommitted=uncommitted,
         environment=_items({name: without_paths(value) for name, value in recorded_environment().items()}),
@@ -63,7 +66,7 @@ def provenance(notes: Notes) -> Provenance:
         libraries=_items(native_libraries()),
         sources=_items(kernel_sources(notes.families)),
         device=_items(notes.device),
-        source_files=_items(notes.sources),
+        source_files=_items({Path(path).name: digest for path, digest in notes.sources.items()}),
         tuning_cache="",
         seed=0,
         retain=notes.retain,
@@ -89,36 +92,44 @@ def _items(values: Mapping[str, str]) -> tuple[Item, ...]:
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
-def without_paths(argument: str) -> str:
-    """The argument with every word that is a path replaced by a digest of what the path holds."""
-    return " ".join(_without_path(word) for word in argument.split(" "))
+def without_paths(argument: str, read: Mapping[str, str] = NOTHING_READ) -> str:
+    """The argument with every word that is a path replaced by a digest of what the path holds. ``read``: digests of
+    files that were read before, by real path; these are not read again."""
+    return " ".join(_without_path(word, read) for word in argument.split(" "))
 
 
-def _without_path(word: str) -> str:
+def _without_path(word: str, read: Mapping[str, str]) -> str:
     head, separator, tail = word.rpartition("=")
     if os.sep not in tail and not (tail not in ("", ".", "..") and os.path.lexists(tail)) and tail not in (".", ".."):
         return word
-    return f"{head}{separator}{path_digest(Path(tail))}"
+    return f"{head}{separator}{path_digest(Path(tail), read)}"
 
 
-def path_digest(path: Path) -> str:
-    """``file:BLAKE3`` of a file's bytes, ``folder:BLAKE3`` of the names and sizes in it, ``path`` of nothing."""
-    if path.is_file():
-        digest = blake3(max_threads=blake3.AUTO)
-        digest.update_mmap(path)
-        return f"file:{digest.hexdigest()}"
-    if path.is_dir():
-        listing = blake3()
-        for name, size in sorted(_listed(path)):
-            listing.update(f"{name}\0{size}\0".encode())
-        return f"folder:{listing.hexdigest()}"
+def path_digest(path: Path, read: Mapping[str, str] = NOTHING_READ) -> str:
+    """``file:BLAKE3`` of a file's bytes, ``folder:BLAKE3`` of the names and digests of the files in it, ``path`` of
+    nothing that can be read."""
+    try:
+        if path.is_file():
+            return f"file:{_file_digest(path, read)}"
+        if path.is_dir():
+            digests = {file.name: _file_digest(file, read) for file in path.iterdir() if file.is_file()}
+            listing = "".join(f"{name}\0{digest}\0" for name, digest in sorted(digests.items()))
+            return f"folder:{blake3(os.fsencode(listing)).hexdigest()}"
+    except OSError:
+        pass
     return "path"
 
 
-def _listed(folder: Path) -> Iterable[tuple[str, int]]:
-    for file in folder.iterdir():
-        if file.is_file():
-            yield file.name, file.stat().st_size
+def _file_digest(path: Path, read: Mapping[str, str]) -> str:
+    """Through reads: a mapped file that is cut short would end the process."""
+    known = read.get(os.path.realpath(path))
+    if known is not None:
+        return known
+    digest = blake3()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 # ---- versions, libraries, sources ----------------------------------------------------------------------------------

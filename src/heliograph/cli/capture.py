@@ -150,7 +150,7 @@ class _Made:
     model: nn.Module
     spec: CaptureSpec
     again: Again | None  # for a second capture, which only CUDA has
-    sources: dict[str, str]  # the model's files, name to digest, where it has any
+    sources: dict[str, str]  # the model's files, path to digest, where it has any
 
 
 def _made(model: str, target: str) -> _Made:
@@ -164,4 +164,6 @@ def _made(model: str, target: str) -> _Made:
         loaded, again = load_for_cuda(model), Again("heliograph.models.load_cuda:make", (model,))
     else:
         loaded, again = load_model(model), None
-    return _Made(loaded.model, loaded.spec, again, {source.name: source.digest for source in loaded.sources})
+    folder = Path(model) if Path(model).is_dir() else Path(model).parent
+    sources = {str(folder / source.name): source.digest for source in loaded.sources}
+    return _Made(loaded.model, loaded.spec, again, sources)
