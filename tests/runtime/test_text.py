@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -94,6 +95,14 @@ def test_prompt_and_completion_join_to_the_whole_text_wherever_it_is_cut(words: 
     ids = text.encode("<s>" + words)
     for cut in range(len(ids) + 1):
         assert text.decode(ids[:cut]) + text.decode(ids[cut:], after=ids[:cut]) == words
+
+
+@pytest.mark.parametrize("digits", ["ZZ", "+F", "-1", " F", "٣٤"])
+def test_piece_that_only_looks_like_a_byte_is_text(digits: str) -> None:
+    stated = json.loads(sentence_piece().to_str())
+    added = len(stated["model"]["vocab"])
+    stated["model"]["vocab"][f"<0x{digits}>"] = added
+    assert face(Tokenizer.from_str(json.dumps(stated))).decode([added]) == f"<0x{digits}>"
 
 
 def test_controls_are_left_out_unless_asked_for() -> None:

@@ -25,6 +25,7 @@ class ModelText:
 
 def check_text(text: ModelText) -> ModelText:
     """Refuses a tokenizer that does not give text back, ids outside the vocabulary, a template that cannot render.
+    Raises whatever decoding any one id does.
 
     The files are hostile until shown otherwise; the template runs in its bounded process only.
     """
@@ -38,6 +39,7 @@ def check_text(text: ModelText) -> ModelText:
             )  # fmt: skip
     face = Text(text, text.tokenizer, text.chat_template)
     try:
+        face.decode(range(text.vocabulary), controls=True)  # a capture should fail of it, and no server
         back = face.decode(face.encode(PROBE))
         if back.strip() != PROBE:
             raise UnsupportedModelError(

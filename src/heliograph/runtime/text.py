@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # Characters that mark nothing in any text meant for interchange (Unicode 23.7).
 NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")  # how SentencePiece spells one
 SHRINK = 4  # characters of which Unicode's normal forms make one at most
 Message = Mapping[str, object]
 
@@ -227,8 +229,8 @@ class Pieces:
             return b""
         if self._byte_level:
             return from_byte_level(piece)
-        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">") and token not in self._added:
-            return bytes([int(piece[3:5], 16)])
+        if token not in self._added and (byte := BYTE.fullmatch(piece)):
+            return bytes.fromhex(byte[1])
         return piece.replace("▁", " ").encode("utf-8")
 
 

@@ -21,13 +21,22 @@ class Letters:
         return ""
 
 
+class Broken(Letters):
+    """Cannot spell token 2."""
+
+    def add(self, token: int) -> str:
+        if token == 2:
+            raise ValueError
+        return super().add(token)
+
+
 def work(seeds: int = 1, limit: int = 100, stops: tuple[str, ...] = ()) -> Work:
     return Work((1, 2, 3), tuple(range(seeds)), limit, 0, (9,), tuple(map(StopString.of, stops)), Settings())
 
 
-def opened(journal: Journal, given_work: Work) -> tuple[tuple[Row, ...], list[int]]:
+def opened(journal: Journal, given_work: Work, decoder: type[Letters] = Letters) -> tuple[tuple[Row, ...], list[int]]:
     heard: list[int] = []
-    rows = journal.open(given_work, lambda: TextStream(Letters(), given_work.stop_strings), heard.append)
+    rows = journal.open(given_work, lambda: TextStream(decoder(), given_work.stop_strings), heard.append)
     return rows, heard
 
 
@@ -61,6 +70,18 @@ def test_a_stop_string_that_the_last_token_completes_is_a_stop_and_no_length() -
     (row,), _ = opened(journal, work(limit=2, stops=("ab",)))
     journal.take(Gain(row.number, (0, 1), "length"))
     assert (row.end, row.text.take()) == (End.STOP, "")
+
+
+def test_a_row_whose_text_cannot_be_made_ends_and_the_others_go_on() -> None:
+    """E10"""
+    journal = Journal()
+    (row,), heard = opened(journal, work(), Broken)
+    (other,), _ = opened(journal, work())
+    assert journal.take(Gain(row.number, (0, 2, 1))) == (2, row)
+    assert (row.end, row.tokens, row.text.take(), heard) == (End.BROKEN, [0, 2], "a", [2])
+    assert isinstance(row.fault, ValueError)
+    assert journal.take(Gain(other.number, (2,))) == (1, None)
+    assert len(journal) == 1
 
 
 @pytest.mark.parametrize(("said", "end"), [("stop", End.STOP), ("length", End.LENGTH)])
@@ -100,7 +121,7 @@ def test_a_submission_holds_all_that_decides_the_tokens() -> None:
 
 numbers, tokens = st.integers(0, 4), st.lists(st.integers(0, 4), max_size=4)
 gains = st.tuples(st.just("gain"), numbers, tokens, st.sampled_from(["", "", "stop", "length"]))
-ends = st.sampled_from([End.CANCELLED, End.REFUSED, End.FAILED])
+ends = st.sampled_from([End.CANCELLED, End.REFUSED, End.FAILED, End.BROKEN])
 steps = st.lists(gains | st.tuples(st.just("finish"), numbers, ends, st.just("")), max_size=40)
 
 

@@ -57,6 +57,7 @@ ENDINGS = {
     End.CANCELLED: (None, 503),
     End.REFUSED: (None, 400),
     End.FAILED: (None, 503),
+    End.BROKEN: (None, 500),
 }
 
 

@@ -12,6 +12,8 @@ from scripted_worker import Line, Script
 from served import Served, ids, serving
 from wire import ask, connect, post, read_all
 
+from heliograph.runtime.text import Pieces
+
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -75,6 +77,34 @@ def test_a_neighbour_of_hostile_requests_gets_its_whole_answer() -> None:
         events = stays.result(30).events
         assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "y" * 100
         assert len(running.told.submits) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fault_in_the_text_of_one_answer_is_a_500_of_that_one_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    """E10"""
+    whole, bad = Pieces.bytes_of, ids("Q")[0]
+
+    def bytes_of(pieces: Pieces, token: int) -> bytes:
+        if token == bad:
+            raise ValueError("no such byte")
+        return whole(pieces, token)
+
+    monkeypatch.setattr(Pieces, "bytes_of", bytes_of)
+    script = Script(
+        line=lambda submit, place: Line(ids("ByeQ" if bad in submit.prompt else "Hello " * 9)), interval=0.01
+    )
+    with serving(script) as served, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(ask, served.url, CHAT, chat())
+        answer = ask(served.url, CHAT, chat(stream=stream, messages=[{"role": "user", "content": "Q"}]))
+        error = answer.events[-1]["error"] if stream else answer.error
+        assert (answer.status, error["code"]) == (200 if stream else 500, "internal")
+        assert other.result(30).json["choices"][0]["message"]["content"] == "Hello " * 9
+        assert ask(served.url, CHAT, chat()).status == 200
+        assert served.heard.restarts == []
+    assert "no such byte" in caplog.text
+    assert "no such byte" not in answer.body.decode()
 
 
 def test_an_error_in_what_was_sent_is_not_echoed_at_length(served: Served) -> None:

@@ -50,6 +50,8 @@ class Generate:
                         service.metrics.request.observe(service.world.clock() - begun)
         except Refusal as refusal:
             await reply.refuse(refusal)
+            if refusal.status == 500:
+                raise  # uvicorn logs it, and closes the connection
 
     async def _begin(self, scope: Scope, name: str, plan: Plan) -> tuple[Answer, Generation]:
         """Generates once the model is loaded; the caller cancels it."""
@@ -81,7 +83,7 @@ class Generate:
                 if index in closed or (not row.tokens and row.end is None):
                     continue
                 if row.end is not None and row.end not in REASONS:
-                    raise refusal_of(row)
+                    raise refusal_of(row) from row.fault
                 if index not in opened:
                     opened.add(index)
                     chunks.append(answer.opening(index))
@@ -100,7 +102,7 @@ class Generate:
             await generation.wait(None)
         for row in generation.rows:
             if row.end not in REASONS:
-                raise refusal_of(row)
+                raise refusal_of(row) from row.fault
         choices = [Choice(row.text.take(), row) for row in generation.rows]
         await reply.whole(200, answer.whole(choices, generation.prompt_tokens))
 

@@ -21,6 +21,7 @@ class End(Enum):
     CANCELLED = "cancelled"  # the client has gone, or the server ends
     REFUSED = "refused"  # by the worker, as it came
     FAILED = "failed"  # the worker ended
+    BROKEN = "broken"  # its text could not be made: a fault of ours
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -46,14 +47,13 @@ class Row(msgspec.Struct):
     tokens: list[int] = msgspec.field(default_factory=list)
     end: End | None = None
     message: str = ""  # why, when it was refused or failed
+    fault: Exception | None = None  # what broke it
 
-    def take(self, tokens: Sequence[int], end: str) -> int:
-        """Adds tokens up to the row's end; gives how many were kept."""
-        kept = 0
+    def take(self, tokens: Sequence[int], end: str) -> None:
+        """Adds tokens up to the row's end."""
         stopped = False
         for token in tokens[: self.work.limit - len(self.tokens)]:
             self.tokens.append(token)
-            kept += 1
             stopped = self.text.add(token)
             if stopped:
                 break
@@ -61,7 +61,6 @@ class Row(msgspec.Struct):
             self.end = End.STOP
         elif end or len(self.tokens) == self.work.limit:
             self.end = End.STOP if self.text.end() or end == "stop" else End.LENGTH
-        return kept
 
     def finish(self, end: End, message: str) -> None:
         self.end, self.message = end, message
@@ -94,7 +93,12 @@ class Journal:
         row = self._rows.get(gain.row)
         if row is None:
             return 0, None
-        kept = row.take(gain.tokens, gain.end)
+        had = len(row.tokens)
+        try:
+            row.take(gain.tokens, gain.end)
+        except Exception as error:  # noqa: BLE001  who waits for the row raises it: other rows have no part in it
+            row.end, row.fault = End.BROKEN, error
+        kept = len(row.tokens) - had
         if row.end is not None:
             del self._rows[row.number]
         row.changed(kept)

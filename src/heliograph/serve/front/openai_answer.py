@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.serve.front.journal import End, Row
 from heliograph.serve.front.openai_request import Model
-from heliograph.serve.front.refusal import Refusal, invalid, unavailable
+from heliograph.serve.front.refusal import Refusal, fault, invalid, unavailable
 
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
@@ -101,6 +101,8 @@ def refusal_of(row: Row) -> Refusal:
     """What is answered for a row that ended otherwise than by its tokens."""
     if row.end is End.REFUSED:
         return invalid(row.message, None)
+    if row.end is End.BROKEN:
+        return fault()
     return unavailable(row.message or "the server is ending")
 
 
