@@ -22,7 +22,7 @@ from heliograph.capture.again import Again, second_capture
 from heliograph.capture.classify import NodeCensus
 from heliograph.capture.cuda.graphs import CudaGraph, attributed, literal_nodes, stored_nodes
 from heliograph.capture.cuda.kernels import CudaKernels
-from heliograph.capture.cuda.ops import OpCounter, OpSpan
+from heliograph.capture.cuda.ops import OpCounter, OpSpan, draws
 from heliograph.capture.cuda.pools import Live
 from heliograph.capture.cuda.record import CudaCapture, _apart
 from heliograph.capture.cuda.session import check_pytorch
@@ -30,7 +30,7 @@ from heliograph.capture.trail import Trail, run_model
 from heliograph.capture.words import decode, encode
 from heliograph.core.templates import EmptyNode, KernelNode
 from heliograph.device.cubin import Variable
-from heliograph.errors import CaptureError, UsageError
+from heliograph.errors import CaptureError, UnsupportedOpError, UsageError
 
 FIXED = {"TRITON_DISABLE_LINE_INFO": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 SPEC = """
@@ -93,6 +93,39 @@ def test_each_node_has_the_op_and_line_that_launched_it() -> None:
     assert [span.origin for span in spans] == [
         f"inner/relu.0 {first}", f"add.0 {first}", f"launch.0 between op add {first} and op mul {last}", f"mul.0 {last}"
     ]  # fmt: skip
+
+
+class Drawing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(4)
+
+
+def test_an_op_that_draws_random_numbers_is_refused_by_name_and_line() -> None:
+    """A20: its seed would be frozen."""
+    model = Drawing()
+    trail = Trail(model)
+    with torch.no_grad(), trail, OpCounter(trail, lambda: 0), pytest.raises(UnsupportedOpError) as refused:
+        model(torch.ones(4))
+    assert "aten.rand.default at " in refused.value.found
+    assert "test_cuda_capture.py:" in refused.value.found
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "drawn"),
+    [
+        ("rand", ([4],), True),
+        ("normal_", (), True),
+        ("native_dropout", (None, 0.5, True), True),
+        ("native_dropout", (None, 0.5, False), False),
+        ("_scaled_dot_product_flash_attention", (None, None, None), False),
+        ("_scaled_dot_product_flash_attention", (None, None, None, 0.0), False),
+        ("_scaled_dot_product_cudnn_attention", (None, None, None, None, False, 0.1), True),
+        ("_scaled_dot_product_cudnn_attention", (None, None, None, None, False, 0.0), False),
+        ("mm", (), False),
+    ],
+)
+def test_what_draws_random_numbers(op: str, given: tuple[object, ...], drawn: bool) -> None:
+    assert draws(getattr(torch.ops.aten, op).default, given, {}) is drawn
 
 
 def test_launches_of_a_custom_op_are_its_own_and_those_of_the_model_are_between_two_ops() -> None:
@@ -299,6 +332,8 @@ def test_settings_of_the_allocator_and_a_free_environment_are_refused(monkeypatc
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     with pytest.raises(UsageError, match="PYTORCH_ALLOC_CONF"):
         check_pytorch(FIXED | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE"):
+        check_pytorch(FIXED | {"TRITON_KERNEL_OVERRIDE": "1"})
     for missing in FIXED:
         with pytest.raises(UsageError, match=missing):
             check_pytorch({name: value for name, value in FIXED.items() if name != missing})

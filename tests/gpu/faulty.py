@@ -73,6 +73,17 @@ class Elsewhere(_Model):
         return x * self.factor + self.table
 
 
+class Draws(_Model):
+    """Takes random numbers, whose seed a graph would freeze; the other one takes none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (torch.rand(WIDTH, device=x.device) if self.wrong else self.factor)
+
+
+def draws(which: str) -> Made:
+    return _made(Draws(which == "wrong"))
+
+
 def writes(which: str) -> Made:
     return _made(Writes(which == "wrong"))
 

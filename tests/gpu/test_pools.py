@@ -14,6 +14,7 @@ FAULTY = f"{HERE / 'faulty.py'}"
 FAULTS = {
     "writes": ("a write to its parameter 'factor'",),
     "keeps": ("keeps another tensor with every run",),
+    "draws": ("aten.rand.default", "faulty.py:"),
     "elsewhere": ("PyTorch's default pool",),
     "early": ("CUDA initialised by PyTorch already",),
     "private_pool": ("PyTorch's private graph pool",),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from heliograph._native import paint_stack
 from heliograph.capture.storages import DTYPES
-from heliograph.capture.trail import Trail, model_frame, stored_line
-from heliograph.errors import CaptureError
+from heliograph.capture.trail import Trail, full_line, model_frame, stored_line
+from heliograph.errors import CaptureError, UnsupportedOpError
 
 NO_OP = "-"
 
@@ -69,6 +70,13 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         kwargs = kwargs or {}
         name, line = func._schema.name.rpartition("::")[2], stored_line(model_frame())
+        if draws(func, args, kwargs):
+            raise UnsupportedOpError(
+                "recording the model",
+                found=f"{func} at {full_line(model_frame())}, which draws random numbers",
+                required="ops without random numbers: their seed would be what it was at capture, in every replay",
+                hint="put the model into eval mode, or draw outside and hand the numbers in",
+            )
         self._between(f"op {name} {line}")
         paint_stack(self._paint)
         result = func(*args, **kwargs)
@@ -94,6 +102,15 @@ class OpCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             origin = f"{path} between {self._last} and {following}"
             self.spans.append(OpSpan(self._seen, now, path, origin, ()))
             self._seen = now
+
+
+def draws(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether an op takes random numbers: attention does with dropout alone, other ops in training alone."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    stated = {each.name: each.default_value for each in func._schema.arguments}
+    given = stated | dict(zip(stated, args, strict=False)) | dict(kwargs)
+    return all(given.get(name, True) for name in ("dropout_p", "train", "training"))
 
 
 def span_of(spans: Sequence[OpSpan], node: int) -> OpSpan | None:
