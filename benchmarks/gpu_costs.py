@@ -92,10 +92,11 @@ def main() -> int:
     options.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.one:
-        from heliograph.capture.environment import start_in_fixed_environment  # noqa: PLC0415
+        from heliograph.capture.environment import private_triton_cache, start_in_fixed_environment  # noqa: PLC0415
 
         start_in_fixed_environment()
-        print(json.dumps(census_of(given.models[0])))
+        with private_triton_cache():
+            print(json.dumps(census_of(given.models[0])))
         return 0
     busy = busy_share()
     found = []

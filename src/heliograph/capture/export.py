@@ -19,6 +19,7 @@ from heliograph._native import CudaDevice
 from heliograph.capture.again import Again
 from heliograph.capture.checker import Checking, check_confirmed, findings, merged
 from heliograph.capture.draft import put_recording, with_results
+from heliograph.capture.environment import private_triton_cache
 from heliograph.capture.export_graph import Retain
 from heliograph.capture.provenance import Notes, completed, processor_name, provenance
 from heliograph.capture.record_model import Tell, record
@@ -107,6 +108,7 @@ def capture(
         return publish(draft, draft.core, completed(base, notes), contents.graphs, key or development_key(), name)
 
 
+@private_triton_cache()
 def _record_cuda(
     model: nn.Module, spec: CaptureSpec, again: Again | None, index: int, retain: Retain, flags: int, notes: Notes,
     tell: Tell,

@@ -14,7 +14,7 @@ import torch._dynamo  # PyTorch would import it within the first capture, and le
 
 from heliograph._native import CudaImages, Reservation
 from heliograph.capture.arena import check_span
-from heliograph.capture.environment import FIXED
+from heliograph.capture.environment import FIXED, triton_overrides
 from heliograph.core.format import ROLES, region_base, region_span
 from heliograph.core.layout import align
 from heliograph.device.cuda import open_cuda
@@ -84,6 +84,14 @@ def check_pytorch(environment: Mapping[str, str] = os.environ) -> None:
             found=f"{given[0]}={environment[given[0]]}",
             required="PyTorch's allocator with its own settings: segments that expand or move have no fixed addresses",
             hint=f"unset {' and '.join(given)}",
+        )
+    given = triton_overrides(environment)
+    if given:
+        raise UsageError(
+            "preparing a CUDA capture",
+            found=f"{given[0]}={environment[given[0]]}",
+            required="Triton with its own settings: they decide what the kernels are",
+            hint=f"unset {' and '.join(given)}, or call start_in_fixed_environment() first, as the command does",
         )
     missing = [name for name in ("TRITON_DISABLE_LINE_INFO", "CUBLAS_WORKSPACE_CONFIG") if name not in environment]
     if missing:
