@@ -33,6 +33,7 @@ GROWING = {"kv": StateSpec((4,), "f16", grows=True)}
 WRONG_AND_RIGHT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no entry": ({"entries": ()}, {"entries": (entry(),)}),
     "numerics": ({"numerics": "exact"}, {"numerics": "fast"}),
+    "a path for a name": ({"model": "model of /home/ada"}, {"model": "ada/model"}),
     "slot": ({"slot": 8}, {"slot": 7}),
     "two entries of one name": ({"entries": (entry(), entry())}, {"entries": (entry(), entry(name="other"))}),
     "units without growth": ({"units": 3}, {"units": 3, "state": GROWING}),

@@ -17,6 +17,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from heliograph.core.format import SLOTS
+from heliograph.core.provenance import tells_path
 from heliograph.errors import UsageError
 from heliograph.ops.launch import ITEM_BYTES
 
@@ -120,6 +121,7 @@ def graph_name(entry: EntrySpec, bucket: Shape) -> str:
 def _check(spec: CaptureSpec) -> None:
     _require(isinstance(spec.entries, (tuple, list)), f"entries {spec.entries}", "a tuple of EntrySpec")
     _require(bool(spec.entries), "no entry", "at least one entry")
+    _require(not tells_path(spec.model), f"model {spec.model!r}", "a name: a core holds no absolute path")
     _require(spec.numerics in NUMERICS, f"numerics {spec.numerics!r}", f"one of {', '.join(NUMERICS)}")
     _require(0 <= spec.slot < SLOTS, f"slot {spec.slot}", f"a slot from 0 to {SLOTS - 1}")
     _distinct("entries", (entry.name for entry in spec.entries))

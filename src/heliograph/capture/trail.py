@@ -5,6 +5,7 @@ Both are part of stable names, so they never hold a folder: a file is named by i
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from heliograph.core.encoding import utf8_text
 from heliograph.errors import CaptureError, HeliographError
 
 T = TypeVar("T")
@@ -136,8 +138,8 @@ def stored_line(frame: FrameType | None) -> str:
 
 
 def _file(module: str, code: CodeType) -> str:
-    name = PurePath(code.co_filename).name
-    if module in ("", "__main__"):
+    name = utf8_text(PurePath(code.co_filename).name)
+    if module in ("", "__main__") or os.sep in module:
         return name
     parent = module if name == "__init__.py" else module.rpartition(".")[0]
     return "/".join([*filter(None, parent.split(".")), name])

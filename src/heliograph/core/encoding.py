@@ -21,6 +21,11 @@ def encode(record: object) -> bytes:
     return _encoder.encode(record)
 
 
+def utf8_text(text: str) -> str:
+    """Text of the system as UTF-8 can hold it: what is not in its encoding, as of a file's name, is escaped."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def decode(data: bytes | memoryview, kind: type[T], doing: str, limit: int = MAX_JSON_BYTES) -> T:
     """The record that ``data`` is the canonical encoding of. FormatError for every other byte string."""
     data = bytes(data)

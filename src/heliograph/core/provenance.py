@@ -29,10 +29,15 @@ def check_private(provenance: Provenance, names: tuple[str, ...] | None = None) 
     for field, value in msgspec.to_builtins(provenance).items():
         for text in texts(value):
             named = field in _FREE_TEXT and any(re.search(rf"\b{re.escape(name)}\b", text) for name in forbidden)
-            if named or _PATH.search(text):
+            if named or tells_path(text):
                 raise refusal(
                     f"checking provenance.json, {field}", repr(text), "no absolute path, user name or host name", "M91"
                 )
+
+
+def tells_path(text: str) -> bool:
+    """Whether an absolute path is in it."""
+    return _PATH.search(text) is not None
 
 
 def own_names() -> tuple[str, ...]:
