@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from blake3 import blake3
 
 from heliograph import _native
 from heliograph.capture import provenance as provenance_module
+from heliograph.capture.again import Again
 from heliograph.capture.environment import FIXED, RECORDED, child_environment, recorded_environment
 from heliograph.capture.provenance import (
     Notes,
     completed,
+    factory_sources,
     kernel_sources,
     native_libraries,
     path_digest,
@@ -24,6 +27,15 @@ from heliograph.capture.provenance import (
     without_paths,
 )
 from heliograph.core.provenance import check_private
+
+MODEL = """
+import told_helper, told_parts.inner
+from torch import nn
+from heliograph.capture import CaptureSpec, EntrySpec
+
+def make():
+    return nn.Identity(), CaptureSpec("identity", (EntrySpec("run", ({},), {}, dict),))
+"""
 
 
 def test_a_path_in_the_command_is_replaced_by_the_digest_of_what_it_holds(tmp_path: Path) -> None:
@@ -34,6 +46,54 @@ def test_a_path_in_the_command_is_replaced_by_the_digest_of_what_it_holds(tmp_pa
     assert without_paths(f"--model={file}") == f"--model=file:{digest}"
     assert without_paths("/nowhere/at/all") == "path"
     assert without_paths(str(tmp_path)).startswith("folder:")
+
+
+def test_a_path_with_spaces_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "Jane Secret" / "a=b my model.gguf"
+    file.parent.mkdir()
+    file.write_bytes(b"weights")
+    digest = blake3(b"weights").hexdigest()
+    for path in (file, file.relative_to(tmp_path)):
+        assert without_paths(str(path)) == f"file:{digest}"
+        assert without_paths(f"--model={path}") == f"--model=file:{digest}"
+    assert without_paths("-ffile-prefix-map=/data/a=/b -O3") == "-ffile-prefix-map=path -O3"
+
+
+def test_of_a_function_in_a_file_the_files_digest_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "my model.py"
+    file.write_bytes(b"def make(): ...")
+    digest = blake3(b"def make(): ...").hexdigest()
+    assert without_paths(f"{file}:make") == f"file:{digest}:make"
+
+
+def test_bytes_that_are_no_text_are_escaped() -> None:
+    assert without_paths("--note=\udcff") == "--note=\\udcff"
+
+
+def test_a_models_own_modules_are_told_by_their_names_below_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    inner = tmp_path / "told_parts" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "model.py").write_text(MODEL)
+    for file in (tmp_path / "told_helper.py", tmp_path / "unused.py", inner.parent / "__init__.py"):
+        file.write_text("")
+    (inner / "__init__.py").write_text("")
+    factory = f"{tmp_path / 'model.py'}:make"
+    Again(factory).make()
+
+    def told() -> dict[str, str]:
+        record = provenance(Notes(retain="template", sources=factory_sources(factory)))
+        check_private(record, (str(tmp_path),))
+        return {item.name: item.value for item in record.source_files}
+
+    before = told()
+    assert list(before) == ["model.py", "told_helper.py", "told_parts/__init__.py", "told_parts/inner/__init__.py"]
+    (tmp_path / "told_helper.py").write_text("edited = True")
+    assert before | {"told_helper.py": blake3(b"edited = True").hexdigest()} == told()
+    assert factory_sources("heliograph.models.load_cuda:make") == {}
 
 
 def test_words_that_are_no_paths_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

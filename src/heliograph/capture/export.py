@@ -21,7 +21,7 @@ from heliograph.capture.checker import Checking, check_confirmed, findings, merg
 from heliograph.capture.draft import put_recording, with_results
 from heliograph.capture.environment import private_triton_cache
 from heliograph.capture.export_graph import Retain
-from heliograph.capture.provenance import Notes, completed, processor_name, provenance
+from heliograph.capture.provenance import Notes, completed, factory_sources, processor_name, provenance
 from heliograph.capture.record_model import Tell, record
 from heliograph.capture.recording import Recording
 from heliograph.capture.settings import ONE_CAPTURE
@@ -74,7 +74,7 @@ def capture(
     cores = Path(cores)
     check_arguments(cores, name=name, cap=cap, device=device)
     tell = progress or (lambda doing, done, total: None)
-    notes = Notes(retain=retain, sources=sources or {})
+    notes = Notes(retain=retain, sources=sources or (factory_sources(again.factory) if again else {}))
     with ONE_CAPTURE, DraftWriter(cores) as writer:
         with ExitStack() as held:
             with _phase(notes, "record"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ from blake3 import blake3
 import heliograph
 from heliograph import _native
 from heliograph.capture.environment import recorded_environment
+from heliograph.core.encoding import utf8_text
 from heliograph.core.format import FORMAT
 from heliograph.core.manifest import Item, Phase, Provenance
 from heliograph.core.write import utc_text
@@ -33,6 +35,8 @@ VERSIONS = ("heliograph", "torch", "blake3", "msgspec", "safetensors", "cryptogr
 OWN_FILES = ("src", "native", "CMakeLists.txt", "pyproject.toml")  # what decides behaviour in a source checkout
 PIECE = 8 << 20  # bytes a read while a file is hashed
 NOTHING_READ: Mapping[str, str] = {}
+# ``--option=``, a path, and the function of ``path/to/file.py:function``.
+_WORD = re.compile(r"([^=/]*=)?(.*?)((?<=\.py):\w+)?", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -66,7 +70,7 @@ def provenance(notes: Notes) -> Provenance:
         libraries=_items(native_libraries()),
         sources=_items(kernel_sources(notes.families)),
         device=_items(notes.device),
-        source_files=_items({Path(path).name: digest for path, digest in notes.sources.items()}),
+        source_files=_items(_named(notes.sources)),
         tuning_cache="",
         seed=0,
         retain=notes.retain,
@@ -93,16 +97,26 @@ def _items(values: Mapping[str, str]) -> tuple[Item, ...]:
 
 # ---- the command ---------------------------------------------------------------------------------------------------
 def without_paths(argument: str, read: Mapping[str, str] = NOTHING_READ) -> str:
-    """The argument with every word that is a path replaced by a digest of what the path holds. ``read``: digests of
-    files that were read before, by real path; these are not read again."""
-    return " ".join(_without_path(word, read) for word in argument.split(" "))
+    """The argument with every path replaced by a digest of what it holds; words are looked at one by one if they are no
+    path together. ``read``: digests of files that were read before, by real path; these are not read again."""
+    words = [argument] if os.path.lexists(_parts(argument)[1]) else argument.split(" ")
+    return utf8_text(" ".join(_without_path(word, read) for word in words))
 
 
 def _without_path(word: str, read: Mapping[str, str]) -> str:
-    head, separator, tail = word.rpartition("=")
-    if os.sep not in tail and not (tail not in ("", ".", "..") and os.path.lexists(tail)) and tail not in (".", ".."):
+    option, path, function = _parts(word)
+    if os.sep not in path and not os.path.lexists(path):
         return word
-    return f"{head}{separator}{path_digest(Path(tail), read)}"
+    return f"{option}{path_digest(Path(path), read)}{function}"
+
+
+def _parts(word: str) -> tuple[str, str, str]:
+    """Option, path and function, of which one or two may be empty."""
+    found = _WORD.fullmatch(word)
+    if found is None or os.path.lexists(word):
+        return "", word, ""
+    option, path, function = found.groups("")
+    return option, path, function
 
 
 def path_digest(path: Path, read: Mapping[str, str] = NOTHING_READ) -> str:
@@ -130,6 +144,31 @@ def _file_digest(path: Path, read: Mapping[str, str]) -> str:
         while piece := file.read(PIECE):
             digest.update(piece)
     return digest.hexdigest()
+
+
+# ---- the model's files ---------------------------------------------------------------------------------------------
+def factory_sources(factory: str) -> dict[str, str]:
+    """BLAKE3 of the file of ``path/to/file.py:function`` and of the modules that were imported from its folder, by
+    path. Nothing of another factory."""
+    file = Path(factory.rpartition(":")[0]).resolve()
+    if file.suffix != ".py" or not file.is_file():
+        return {}
+    found = [file]
+    for name, module in sys.modules.copy().items():
+        place = file.parent.joinpath(*name.split("."))
+        if getattr(module, "__file__", None) in (f"{place}.py", f"{place}/__init__.py"):
+            found.append(Path(module.__file__ or ""))
+    return {str(path): _file_digest(path, NOTHING_READ) for path in found}
+
+
+def _named(sources: Mapping[str, str]) -> dict[str, str]:
+    """Digests by the files' names below the folder of the first; elsewhere without a folder."""
+    top = next(map(Path, sources), Path()).parent
+    named = {}
+    for path, digest in sources.items():
+        below = Path(path).is_relative_to(top)
+        named[utf8_text(str(Path(path).relative_to(top)) if below else Path(path).name)] = digest
+    return named
 
 
 # ---- versions, libraries, sources ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from heliograph.capture.export_graph import Retain
 from heliograph.cli.inspect import describe, show
 from heliograph.cli.machine import fits
 from heliograph.cli.output import console, device_option, json_option, print_json, progress
+from heliograph.capture.provenance import factory_sources
 from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
@@ -157,7 +158,7 @@ def _made(model: str, target: str) -> _Made:
     """The model that the argument names, and how it is made in another process."""
     if ".py:" in model:
         factory = Again(model)
-        return _Made(*factory.make(), factory, {})
+        return _Made(*factory.make(), factory, factory_sources(model))
     if target == "cuda":
         from heliograph.models.load_cuda import load_for_cuda  # noqa: PLC0415 - needs triton
 
