@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -26,6 +27,7 @@ from heliograph.cli.answer import Answer, Server
 from heliograph.core.policy import Policy
 from heliograph.core.sign import development_key
 from heliograph.core.verify import verify
+from heliograph.serve.limits import LIMITS
 from tiny_models import SMALL, capture_small, random_model, write_hf
 
 HELIOGRAPH = str(Path(sys.executable).parent / "heliograph")
@@ -245,6 +247,22 @@ def failing(*arguments: str) -> tuple[int, dict[str, Any]]:
 def test_a_core_that_does_not_exist_is_an_error_of_cores(tmp_path: Path) -> None:
     code, error = failing(str(tmp_path / "nothing"), "--port", "0")
     assert (code, error["error"]) == (5, "MissingFileError")
+
+
+def test_a_server_whose_renderer_has_stopped_ends_when_it_is_asked_to(core: Path) -> None:
+    with serving(core, "--shutdown-timeout", "0.1") as server, ThreadPoolExecutor(1) as pool:
+        server.lines.until('"ready"')
+        (renderer,) = {*children(server.process.pid)} - {worker_of(server)}
+        os.kill(renderer, signal.SIGSTOP)
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "x" * 300_000}]}  # more than a pipe
+        pool.submit(server.exchange, "/v1/chat/completions", body)
+        time.sleep(0.5)
+        try:
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(LIMITS.encode + LIMITS.stop) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(renderer, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "-1"])

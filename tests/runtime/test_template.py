@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import jinja2.ext
 import jinja2.sandbox
@@ -192,6 +194,37 @@ def test_template_works_again_after_it_made_its_process_die() -> None:
     assert "512 MiB" in error.value.found
     assert template.render({"deep": False, "n": 3}) == "ok 3"
     template.close()
+
+
+@pytest.mark.parametrize("size", [1, 300_000])  # more than a pipe holds
+def test_template_works_again_after_its_process_stopped(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    template = ChatTemplate(CHATML)
+    template.render({"messages": said("Hi")})
+    monkeypatch.setattr("heliograph.runtime.template.WALL_SECONDS", 0.2)
+    os.kill(template._process.pid, signal.SIGSTOP)
+    with pytest.raises(TemplateError) as error:
+        template.render({"messages": said("x" * size)})
+    assert "no answer" in error.value.found
+    monkeypatch.undo()
+    assert "Hi" in template.render({"messages": said("Hi")})
+    template.close()
+
+
+@pytest.mark.parametrize("size", [1, 300_000])
+def test_closing_ends_renderings_under_way_and_there_is_no_other(size: int) -> None:
+    template = ChatTemplate(CHATML)
+    template.render({"messages": said("Hi")})
+    process = template._process.pid
+    os.kill(process, signal.SIGSTOP)
+    with ThreadPoolExecutor(3) as pool:
+        renderings = [pool.submit(template.render, {"messages": said("x" * size)}) for _ in range(3)]
+        wait(renderings, 0.2)
+        template.close()
+        for rendering in renderings:
+            with pytest.raises(TemplateError):
+                rendering.result(5)
+    assert template._process.pid == process
+    assert not os.path.exists(f"/proc/{process}")
 
 
 def test_long_conversation_is_within_the_bounds() -> None:

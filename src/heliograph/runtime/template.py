@@ -18,7 +18,7 @@ from typing import IO, Protocol
 from heliograph.errors import TemplateError, UsageError
 
 PROCESSOR_SECONDS = 0.5  # for one rendering
-WALL_SECONDS = 10.0  # for one reply; only a machine that does not run the process at all gets here
+WALL_SECONDS = 10.0  # for one frame there or back; only a machine that does not run the process at all gets here
 MEMORY_BYTES = 512 << 20  # address space of the process, the interpreter included
 FUEL = 4_000_000  # steps of the engine, beside 16 for each byte of input
 MAX_REPLY = 128 << 20  # bytes
@@ -49,27 +49,33 @@ class ChatTemplate:
         """``process``: one that was started already and has been told nothing yet; it is ours from now on."""
         self._source = source
         self._lock = threading.Lock()
-        self._compiled = False
+        self._compiled = self._closed = False
         self._begin(process or _start())
 
     def render(self, variables: Mapping[str, object]) -> str:
         """The conversation as text. UsageError: the template refuses it; TemplateError: the template is at fault."""
         with self._lock:
+            if self._closed:
+                raise _error("a renderer that was closed", "one that is open")
             if self._process.poll() is not None:
-                self.close()
+                self._end()
                 self._begin(_start())
             if not self._compiled:
                 try:
                     self._reply()
                 except TemplateError:
-                    self.close()  # it has said that it cannot; another one will say so again
+                    self._end()  # it has said that it cannot; another one will say so again
                     raise
                 self._compiled = True
             self._send(variables)
             return self._reply()
 
     def close(self) -> None:
-        self._end()
+        """A rendering under way ends with TemplateError, as do those that wait for their turn."""
+        self._closed = True
+        self._process.kill()
+        with self._lock:
+            self._end()
 
     def _begin(self, process: Process) -> None:
         self._end = weakref.finalize(self, stop, process)
@@ -78,13 +84,18 @@ class ChatTemplate:
         self._send({"template": self._source, "seconds": PROCESSOR_SECONDS, "memory": MEMORY_BYTES, "fuel": FUEL})
 
     def _send(self, message: Mapping[str, object]) -> None:
+        deadline = time.monotonic() + WALL_SECONDS
+        pipe = self._process.stdin
         data = json.dumps(message).encode()
-        try:
-            if self._process.stdin:
-                self._process.stdin.write(len(data).to_bytes(4, "little") + data)
-                self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died: reading the reply says how
+        rest = memoryview(len(data).to_bytes(4, "little") + data)
+        if pipe:
+            os.set_blocking(pipe.fileno(), False)
+        while pipe and rest:
+            self._await(pipe, select.POLLOUT, deadline)
+            try:
+                rest = rest[os.write(pipe.fileno(), rest) :]
+            except BrokenPipeError:
+                return  # it died: reading the reply says how
 
     def _reply(self) -> str:
         deadline = time.monotonic() + WALL_SECONDS
@@ -104,17 +115,19 @@ class ChatTemplate:
     def _read(self, size: int, deadline: float) -> bytearray:
         pipe = self._process.stdout
         data = bytearray()
-        poll = select.poll()  # unlike select, with any number of open files
-        if pipe:
-            poll.register(pipe, select.POLLIN)
         while pipe and len(data) < size:
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise self._failed(f"no answer in {WALL_SECONDS:.0f} s", "an answer")
+            self._await(pipe, select.POLLIN, deadline)
             part = os.read(pipe.fileno(), size - len(data))
             if not part:
                 raise self._died()
             data += part
         return data
+
+    def _await(self, pipe: IO[bytes], event: int, deadline: float) -> None:
+        poll = select.poll()  # unlike select, with any number of open files
+        poll.register(pipe, event)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise self._failed(f"no answer in {WALL_SECONDS:.0f} s", "an answer")
 
     def _died(self) -> TemplateError:
         code = self._process.wait()

@@ -8,6 +8,7 @@ so only the console command does this, before anything else.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -47,8 +48,10 @@ class Renderer:
         return self._code
 
     def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        """From any thread, also while another waits."""
+        if self._code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 class Copies(NamedTuple):

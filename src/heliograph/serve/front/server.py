@@ -57,8 +57,11 @@ def run(
     )
 
     async def until_a_signal() -> None:
-        with signals(came) as stop:
-            await main(options, world, listener, face, report, LIMITS, stop, began)
+        try:
+            with signals(came) as stop:
+                await main(options, world, listener, face, report, LIMITS, stop, began)
+        finally:
+            face.add_done_callback(_close)  # threads that wait for its renderer are joined next
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(until_a_signal())
@@ -93,6 +96,11 @@ async def main(
         supervising.cancel()
         http.should_exit = True
         await serving
+
+
+def _close(face: Future[Face]) -> None:
+    if not face.cancelled() and face.exception() is None:
+        face.result().text.close()
 
 
 def http_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
