@@ -7,6 +7,7 @@ The model: ``out = x * sum(weights) + table + cache[ids]``, ``total += out[0]``,
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 import subprocess
@@ -343,7 +344,7 @@ def ask(
         memory_limit=memory_limit,
         padding=made.padding,
     )
-    command = [sys.executable, "-m", "heliograph.runtime.check", str(made.draft.path)]
+    command = [sys.executable, "-m", "heliograph.runtime.check", str(made.draft.path), str(os.getpid())]
     return subprocess.run(command, input=msgspec.json.encode(request), capture_output=True, check=False)
 
 

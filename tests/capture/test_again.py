@@ -33,6 +33,9 @@ def needing(argument):
 def wrong():
     return CaptureSpec("linear", ())
 
+def lasting():
+    __import__("time").sleep(60)
+
 def ending():
     import os
     print("gone", file=__import__("sys").stderr)
@@ -100,6 +103,13 @@ def test_a_second_process_that_dies_is_told_by_its_last_line(file: Path) -> None
         second_capture(Again(f"{file}:ending"), 0)
     assert refused.value.found == "exit status 9: gone"
     assert again.REFUSED != 9
+
+
+def test_a_second_process_ends_with_the_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    with pytest.raises(CaptureError) as refused:
+        second_capture(Again(f"{file}:lasting"), 0)
+    assert "exit status 1" in refused.value.found
 
 
 def test_the_classifier_of_the_examples_is_captured_by_the_command(tmp_path: Path) -> None:

@@ -204,6 +204,14 @@ def test_a_checker_that_dies_stops_the_export(tmp_path: Path, monkeypatch: pytes
     assert left_in(tmp_path / "cores") == []
 
 
+def test_a_checker_ends_with_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    with pytest.raises(CheckerError) as refused:
+        capture(nn.Linear(8, 4), spec_of(lambda m, x: {"y": m(x)}, rows=(1,)), cores=tmp_path / "cores")
+    assert "exit status 1" in refused.value.found
+    assert left_in(tmp_path / "cores") == []
+
+
 def test_device_memory_is_given_back_before_the_checker_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that fills more than half of its device: recording and checker never hold it at the same time."""
     free: list[bool] = []

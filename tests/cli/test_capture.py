@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from test_main import heliograph
 from heliograph import errors
 from heliograph.cli.group import exit_code
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXTLESS = """
 from torch import nn
 from heliograph.capture import CaptureSpec, EntrySpec, TensorSpec
@@ -65,6 +69,28 @@ def test_a_path_that_cannot_be_a_folder_is_told_first_and_why(tmp_path: Path) ->
 
 def test_a_pytorch_without_cuda_is_told_first(tmp_path: Path) -> None:
     assert "no CUDA" in refusal("no.gguf", "--cores", tmp_path / "cores", "--target", "cuda", code=3)["found"]
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice, as timeout does"])
+def test_a_capture_that_is_terminated_leaves_nothing(tmp_path: Path, times: int) -> None:
+    """R16"""
+    program = [str(Path(sys.executable).parent / "heliograph"), "capture", f"{EXAMPLES / 'classifier.py'}:classifier"]
+    capture = subprocess.Popen([*program, "--cores", str(tmp_path / "cores")], stdout=subprocess.DEVNULL)
+    children = Path(f"/proc/{capture.pid}/task/{capture.pid}/children")
+    started: list[str] = []
+    while not any(b"heliograph.runtime.check" in Path("/proc", pid, "cmdline").read_bytes() for pid in started):
+        assert capture.poll() is None
+        time.sleep(0.02)
+        started = children.read_text().split()
+    for _ in range(times):
+        capture.terminate()
+        time.sleep(0.01)
+    assert capture.wait(60) == 143
+    assert not (tmp_path / "cores").exists()
+    end = time.monotonic() + 20  # a checker that had just started ends by itself
+    while any(Path("/proc", pid).exists() for pid in started):
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_with_nothing_wrong_the_model_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -226,7 +227,7 @@ def test_a_fault_or_hang_under_poison_names_graph_and_node(tmp_path: Path, plant
 def test_no_try_outlives_a_checker_that_was_killed(tmp_path: Path) -> None:
     with drafted(tmp_path, "hang") as made:
         request = Request(public_key=made.key.public_bytes.hex(), mode="explore", workers=2, limit_seconds=100)
-        command = [sys.executable, "-m", "heliograph.runtime.check", str(made.draft.path)]
+        command = [sys.executable, "-m", "heliograph.runtime.check", str(made.draft.path), str(os.getpid())]
         checker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         assert checker.stdin is not None
         checker.stdin.write(msgspec.json.encode(request))
@@ -306,7 +307,7 @@ def test_a_draft_has_to_fit_a_limited_device_one_graph_at_a_time(tmp_path: Path)
 def test_a_request_that_is_none_is_a_usage_error(tmp_path: Path, stdin: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdin", type("Stdin", (), {"buffer": type("B", (), {"read": staticmethod(lambda: stdin)})}))
-        assert main([str(tmp_path)]) == 1
+        assert main([str(tmp_path), str(os.getppid())]) == 1
 
 
 def test_requests_survive_their_encoding() -> None:

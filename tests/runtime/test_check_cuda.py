@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -182,7 +183,7 @@ def test_the_checker_adds_its_executables_up(tmp_path: Path, monkeypatch: pytest
             msgspec.structs.replace(each, device_bytes=each.device_bytes + extra) for each in explored.graphs
         )
         monkeypatch.setattr(Checker, "run", lambda self: msgspec.structs.replace(explored, graphs=graphs))
-        return answer_to([str(tmp_path)], encode(request))
+        return answer_to([str(tmp_path), str(os.getppid())], encode(request))
 
     assert answer(0) == explored
     with pytest.raises(CheckerError, match="14 nodes"):

@@ -26,6 +26,7 @@ from heliograph.capture.spec import CaptureSpec
 from heliograph.capture.trail import first_line, told_with_line
 from heliograph.capture.words import Words, decode, encode
 from heliograph.core.format import SLOTS
+from heliograph.device.ending import end_with
 from heliograph.errors import CaptureError, HeliographError, UsageError
 
 LIMIT_SECONDS = 3600
@@ -62,6 +63,7 @@ class _Request(msgspec.Struct, frozen=True):
     slot: int
     index: int
     file: str
+    parent: int
 
 
 def second_capture(again: Again, slot: int, index: int = 0) -> Words:
@@ -72,7 +74,7 @@ def second_capture(again: Again, slot: int, index: int = 0) -> Words:
     doing = "capturing the model a second time, in another slot"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "words")
-        request = _Request(again, (slot + 1) % SLOTS, index, str(file))
+        request = _Request(again, (slot + 1) % SLOTS, index, str(file), os.getpid())
         try:
             ended = subprocess.run(
                 [sys.executable, "-m", "heliograph.capture.again"],
@@ -103,6 +105,7 @@ def second_capture(again: Again, slot: int, index: int = 0) -> Words:
 def main() -> int:
     """The second process. Its words are in the request's file, or the error that it ended with."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=_Request)
+    end_with(request.parent)
     try:
         Path(request.file).write_bytes(_words(request))
     except HeliographError as error:

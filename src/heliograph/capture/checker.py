@@ -7,6 +7,7 @@ find. Whatever it finds that cannot be kept stops the export.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -50,7 +51,7 @@ class Checking:
         limit = self.limit_seconds * (TRIES + NARROWING_TIMES * (len(PATTERNS) - 1) * len(draft.core.graphs))
         try:
             ended = subprocess.run(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-m", "heliograph.runtime.check", str(draft.path)],
+                [sys.executable, "-m", "heliograph.runtime.check", str(draft.path), str(os.getpid())],
                 input=msgspec.json.encode(request),
                 capture_output=True,
                 env=child_environment(),

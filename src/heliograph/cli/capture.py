@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 from torch import nn
@@ -14,10 +17,10 @@ from heliograph.capture.again import Again
 from heliograph.capture.environment import serving_environment
 from heliograph.capture.export import check_arguments
 from heliograph.capture.export_graph import Retain
+from heliograph.capture.provenance import factory_sources
 from heliograph.cli.inspect import describe, show
 from heliograph.cli.machine import fits
 from heliograph.cli.output import console, device_option, json_option, print_json, progress
-from heliograph.capture.provenance import factory_sources
 from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
@@ -77,6 +80,7 @@ def command(
     MODEL is a GGUF file or a Hugging Face folder, or path/to/file.py:function, a function that returns a module and its
     CaptureSpec.
     """
+    signal.signal(signal.SIGTERM, _end)
     serving = {"--host": host, "--port": port}
     given = [word for name, value in serving.items() if value is not None for word in (name, str(value))]
     if given and then is None:
@@ -135,6 +139,12 @@ def server_command(core: Path, device: int, given: list[str], as_json: bool) -> 
     """What a capture becomes. ``given``: options of serve as they were given."""
     server = [sys.executable, "-P", "-m", "heliograph", "serve", str(core), "--device", str(device), *given]
     return server + ["--json"] * as_json
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends the command as an error does, so that nothing is left, and once: ``timeout`` sends its signal twice."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _check_address(given: list[str]) -> None:

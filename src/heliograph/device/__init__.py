@@ -10,6 +10,7 @@ Owns: opening devices, finding and loading kernel images, graphs and what they h
 - ``graph``: a recorded graph, its executable, its launches.
 - ``holdings``: what a graph keeps alive, and for how long.
 - ``pool``: memory with the object that keeps it, as graphs are handed it.
+- ``ending``: a process that works on a device for another one ends with it.
 
 The classes of the drivers themselves (Device, Stream, Template, ...) are in ``heliograph._native``. Imports neither
 torch nor numpy, and nothing of ``core`` or ``ops``.

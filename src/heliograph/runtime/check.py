@@ -1,4 +1,4 @@
-"""The checker: ``python -m heliograph.runtime.check DRAFT``, a request on stdin, a report on stdout.
+"""The checker: ``python -m heliograph.runtime.check DRAFT PARENT``, a request on stdin, a report on stdout.
 
 It loads nothing itself. Each try is a process of its own with a time limit, started from here; a try that faults or
 hangs leaves on a shared page which node it was at. What the tries say is compared here.
@@ -9,10 +9,7 @@ try's process also 3: its device faulted; a host device's fault ends the process
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +18,7 @@ import msgspec
 from heliograph.core.encoding import encode
 from heliograph.core.manifest import Record
 from heliograph.core.report import Request
+from heliograph.device.ending import end_with
 from heliograph.errors import DeviceFaultError, HeliographError, UsageError
 from heliograph.runtime.attempt import FAULTED, Attempt
 from heliograph.runtime.patterns import Pattern
@@ -29,8 +27,8 @@ from heliograph.runtime.tries import Checker
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``DRAFT`` checks; ``DRAFT PARENT STATUS PROGRESS try PATTERN POISON`` and ``… narrow PATTERN GRAPH CASE`` are
-    its children."""
+    """``DRAFT PARENT`` checks; ``DRAFT PARENT STATUS PROGRESS try PATTERN POISON`` and ``… narrow PATTERN GRAPH CASE``
+    are its children."""
     stdin = sys.stdin.buffer.read()
     try:
         result = answer_to(arguments, stdin)
@@ -48,7 +46,8 @@ def answer_to(arguments: Sequence[str], stdin: bytes) -> Record:
     except msgspec.DecodeError as error:
         raise _usage(str(error)) from error
     match arguments:
-        case [draft]:
+        case [draft, parent]:
+            end_with(int(parent))
             report = Checker(Path(draft), request).run()
             check_executables(
                 sum(each.recorded for graph in report.graphs for each in graph.counters if each.name == "nodes"),
@@ -67,22 +66,11 @@ def answer_to(arguments: Sequence[str], stdin: bytes) -> Record:
             raise _usage(" ".join(arguments) or "no argument")
 
 
-def end_with(parent: int) -> None:
-    """Ends this process soon after the one that started it, however that one ends: a graph that hangs would not."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end-with", daemon=True).start()
-
-
 def _usage(found: str) -> UsageError:
     return UsageError(
         "checking a draft",
         found=found,
-        required="the draft's folder as argument and a request on stdin",
+        required="the draft's folder and the process that asks as arguments, and a request on stdin",
         hint="capture starts the checker; use verify or replay for a finished core",
     )
 
