@@ -21,7 +21,7 @@ from heliograph.capture.checker import Checking, check_confirmed, findings, merg
 from heliograph.capture.draft import put_recording, with_results
 from heliograph.capture.environment import private_triton_cache
 from heliograph.capture.export_graph import Retain
-from heliograph.capture.provenance import Notes, completed, factory_sources, processor_name, provenance
+from heliograph.capture.provenance import Notes, check_command, completed, factory_sources, processor_name, provenance
 from heliograph.capture.record_model import Tell, record
 from heliograph.capture.recording import Recording
 from heliograph.capture.settings import ONE_CAPTURE
@@ -138,6 +138,7 @@ def _record_cuda(
 
 def check_arguments(cores: Path, *, name: str | None, cap: int, device: str) -> None:
     """What can be refused before there is a model: UsageError, CoreExistsError, CaptureError for another PyTorch."""
+    check_command()
     if device not in ("host", "cuda"):
         raise UsageError(
             "reading the arguments", found=f"device {device!r}", required="host or cuda", hint="give one of the two"

@@ -12,10 +12,10 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
@@ -28,7 +28,9 @@ from heliograph.capture.environment import recorded_environment
 from heliograph.core.encoding import utf8_text
 from heliograph.core.format import FORMAT
 from heliograph.core.manifest import Item, Phase, Provenance
+from heliograph.core.provenance import own_names, tells_name
 from heliograph.core.write import utc_text
+from heliograph.errors import UsageError
 
 PACKAGE = Path(heliograph.__file__).parent
 VERSIONS = ("heliograph", "torch", "blake3", "msgspec", "safetensors", "cryptography", "numpy", "gguf")
@@ -61,7 +63,7 @@ def provenance(notes: Notes) -> Provenance:
     return Provenance(
         format=FORMAT,
         created=utc_text(datetime.now(UTC)),
-        command=tuple(without_paths(part, read) for part in (sys.executable, *sys.argv)),
+        command=tuple(without_paths(part, partial(path_digest, read=read)) for part in (sys.executable, *sys.argv)),
         commit=commit,
         uncommitted=uncommitted,
         environment=_items({name: without_paths(value) for name, value in recorded_environment().items()}),
@@ -96,18 +98,30 @@ def _items(values: Mapping[str, str]) -> tuple[Item, ...]:
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
-def without_paths(argument: str, read: Mapping[str, str] = NOTHING_READ) -> str:
-    """The argument with every path replaced by a digest of what it holds; words are looked at one by one if they are no
-    path together. ``read``: digests of files that were read before, by real path; these are not read again."""
+def check_command() -> None:
+    """UsageError if the command or a recorded variable names this user or this host, other than in a path."""
+    for text in (*sys.argv, *recorded_environment().values()):
+        if tells_name(without_paths(text, lambda path: "path"), own_names()):
+            raise UsageError(
+                "reading the command",
+                found=f"{text!r}, which names this user or this host",
+                required="words that a core's record can keep",
+                hint="choose another word; if it is a path, write ./ before it: paths are replaced by digests",
+            )
+
+
+def without_paths(argument: str, told: Callable[[Path], str] | None = None) -> str:
+    """The argument with every path replaced by what is ``told`` of it, by default its digest; words are looked at one
+    by one if they are no path together."""
     words = [argument] if os.path.lexists(_parts(argument)[1]) else argument.split(" ")
-    return utf8_text(" ".join(_without_path(word, read) for word in words))
+    return utf8_text(" ".join(_without_path(word, told or path_digest) for word in words))
 
 
-def _without_path(word: str, read: Mapping[str, str]) -> str:
+def _without_path(word: str, told: Callable[[Path], str]) -> str:
     option, path, function = _parts(word)
     if os.sep not in path and not os.path.lexists(path):
         return word
-    return f"{option}{path_digest(Path(path), read)}{function}"
+    return f"{option}{told(Path(path))}{function}"
 
 
 def _parts(word: str) -> tuple[str, str, str]:
@@ -121,7 +135,7 @@ def _parts(word: str) -> tuple[str, str, str]:
 
 def path_digest(path: Path, read: Mapping[str, str] = NOTHING_READ) -> str:
     """``file:BLAKE3`` of a file's bytes, ``folder:BLAKE3`` of the names and digests of the files in it, ``path`` of
-    nothing that can be read."""
+    nothing that can be read. ``read``: digests of files that were read before, by real path; not read again."""
     try:
         if path.is_file():
             return f"file:{_file_digest(path, read)}"

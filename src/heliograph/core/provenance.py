@@ -28,8 +28,7 @@ def check_private(provenance: Provenance, names: tuple[str, ...] | None = None) 
     forbidden = own_names() if names is None else names
     for field, value in msgspec.to_builtins(provenance).items():
         for text in texts(value):
-            named = field in _FREE_TEXT and any(re.search(rf"\b{re.escape(name)}\b", text) for name in forbidden)
-            if named or tells_path(text):
+            if tells_path(text) or (field in _FREE_TEXT and tells_name(text, forbidden)):
                 raise refusal(
                     f"checking provenance.json, {field}", repr(text), "no absolute path, user name or host name", "M91"
                 )
@@ -38,6 +37,11 @@ def check_private(provenance: Provenance, names: tuple[str, ...] | None = None) 
 def tells_path(text: str) -> bool:
     """Whether an absolute path is in it."""
     return _PATH.search(text) is not None
+
+
+def tells_name(text: str, names: tuple[str, ...]) -> bool:
+    """Whether one of the names is in it, as a word."""
+    return any(re.search(rf"\b{re.escape(name)}\b", text) for name in names)
 
 
 def own_names() -> tuple[str, ...]:
