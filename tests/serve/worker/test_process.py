@@ -44,6 +44,7 @@ from heliograph.serve.worker.refusals import LARGEST
 PROMPT = tuple(range(100, 150))
 EOS = (2,)
 SETTINGS = Settings(temperature=1.2, top_k=50, presence=0.5, frequency=0.2, repetition=1.1)
+SOME = (Settings(), SETTINGS)
 
 
 @pytest.fixture
@@ -72,10 +73,10 @@ def run(worker: WorkerProcess, *orders: Submit) -> tuple[dict[int, list[int]], l
 
 
 def single_runs(core: Path, order: Submit) -> Mapping[int, list[int]]:
-    given = order.settings
+    given, bias = order.settings, dict(order.settings.bias)
     with verify(core, Policy.local()) as verified, load(verified, ready=()) as program:
         return {
-            row: list(generate(program, order.prompt, order.limit, Sampling(**given.numbers, seed=seed)))
+            row: list(generate(program, order.prompt, order.limit, Sampling(**given.numbers, bias=bias, seed=seed)))
             for row, seed in order.rows
         }
 
@@ -218,6 +219,23 @@ def test_extreme_settings_give_tokens_of_the_vocabulary(worker: WorkerProcess) -
     tokens, _ = run(worker, *orders)
     assert {len(each) for each in tokens.values()} == {4}
     assert all(0 <= token < 264 for each in tokens.values() for token in each)
+
+
+def test_rows_beside_extreme_settings_have_the_tokens_of_their_single_runs(
+    worker: WorkerProcess, tiny_core: Path
+) -> None:
+    """E10: so have those with the settings."""
+    plain = [
+        Submit(((100 + at, at),), PROMPT[: 5 + 7 * at], 30, stops=EOS, settings=each) for at, each in enumerate(SOME)
+    ]
+    extreme = [
+        Submit(((row, row),), PROMPT, 20, stops=EOS, settings=Settings(**{"temperature": 1.0, **each}))
+        for row, each in enumerate(EXTREMES)
+    ]
+    tokens, launched = run(worker, extreme[0], plain[0], extreme[1], plain[1], *extreme[2:])
+    for order in (*plain, *extreme):
+        assert {row: tokens[row] for row, _ in order.rows} == single_runs(tiny_core, order)
+    assert max(each.real for each in launched if each.entry == "decode") == 4
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
