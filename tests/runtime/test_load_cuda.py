@@ -67,7 +67,10 @@ from tiny_cuda_core import (
 PARTS = tiny_cuda_core()
 IDENTITY = 0x7A6B_5C4D_3E2F_1001  # what the kernel of that name writes
 ONE, TWO = {"rows": 1}, {"rows": 2}
-ALLOCATIONS = ("cuMemCreate", "cuMemMap", "cuMemHostAlloc", "cuModuleLoadData", "cuLibraryLoadData")
+ALLOCATIONS = (
+    "cuMemCreate", "cuMemMap", "cuMemHostAlloc", "cuModuleLoadData", "cuLibraryLoadData", "cuModuleGetFunction",
+    "cuFuncLoad", "cuFuncSetAttribute",
+)  # fmt: skip
 
 
 class Cores:
