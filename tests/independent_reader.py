@@ -346,6 +346,7 @@ def check_regions(core: dict[str, Any]) -> None:
         need(region["role"] in {"weights", "constants", "persistent", "io", "scratch", "windows", "state"}, "M31")
         need(base % (4 * GIB) == 0 and (base >> 32) % 64 == 1, "M31")
         need(end <= base and base + region["span"] <= start + 4096 * GIB, "M31")
+        need(region["span"] > 0 and region["span"] % (2 << 20) == 0, "M31")
         end = base + region["span"]
         need(region["size"] <= region["span"], "M32")
         need(not region["initial"] or region["role"] in {"constants", "persistent", "scratch"}, "M34")

@@ -56,6 +56,7 @@ SLOT_SPAN: Final = 4 << 40
 SLOT_BASE: Final = 0x1001_0000_0000
 SLOT_STRIDE: Final = 12 << 40
 REGION_UNIT: Final = 256 << 30
+SPAN_UNIT: Final = 2 * MIB  # spans are multiples of it: every device can reserve them
 REGION_PLACES: Final[Mapping[str, tuple[int, int]]] = {  # role: (first unit, units) in the slot
     "weights": (0, 4),
     "constants": (4, 1),

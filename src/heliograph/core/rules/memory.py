@@ -17,6 +17,7 @@ from heliograph.core.format import (
     SLOT_SPAN,
     SLOT_STRIDE,
     SLOTS,
+    SPAN_UNIT,
 )
 from heliograph.core.manifest import NAME, Buffer, Core, Region
 from heliograph.core.refusal import refusal
@@ -61,6 +62,13 @@ def check_regions(core: Core) -> None:
                 DOING,
                 f"region {region.role} at {region.base} of {region.span} bytes",
                 f"spans that ascend, do not overlap and lie in slot {core.slot}",
+                "M31",
+            )
+        if region.span == 0 or region.span % SPAN_UNIT:
+            raise refusal(
+                DOING,
+                f"region {region.role} of {region.span} bytes",
+                f"a span of {SPAN_UNIT} bytes or multiples",
                 "M31",
             )
         free = base + region.span
