@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,3 +46,12 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
     yield do
     for folder in reversed(mounted):
         subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
+def another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Makes this process somebody else's until the test ends, in a folder that everybody may write to."""
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o777)
+    yield lambda: os.seteuid(65534)
+    os.seteuid(0)

@@ -120,6 +120,21 @@ def test_something_else_in_the_store_is_not_shared(tmp_path: Path, kind: str) ->
     assert elsewhere.read_bytes() == data
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o755], ids=oct)
+def test_a_store_of_somebody_else_means_a_copy(another_user: Callable[[], None], mode: int) -> None:
+    """M94"""
+    data = b"content"
+    Path(STORE).mkdir(mode)
+    stored = Path(STORE, digest(data))
+    stored.write_bytes(data)
+    another_user()
+    with DraftWriter(Path()) as writer:
+        assert (writer.path / "blobs" / writer.put_blob(data)).read_bytes() == data
+        writer.put_blob(b"other")
+    os.seteuid(0)
+    assert os.listdir(STORE) == [stored.name]
+
+
 def churn(folder: Path, seed: int, results: multiprocessing.Queue[bool]) -> None:
     generator = random.Random(seed)
     good = True

@@ -267,6 +267,23 @@ def test_the_draft_of_a_killed_writer_is_removed_by_the_next_one_and_a_live_one_
     assert listing(tmp_path) == []
 
 
+@pytest.mark.parametrize("kind", ["file", "link", "foreign"])
+def test_what_is_no_abandoned_draft_or_cannot_be_removed_bars_nobody(
+    tmp_path: Path, another_user: Callable[[], None], kind: str
+) -> None:
+    """R16"""
+    stray = Path(f"{DRAFT_PREFIX}stray")
+    if kind == "file":
+        stray.write_text("")
+    elif kind == "link":
+        stray.symlink_to("nowhere")
+    else:
+        stray.mkdir(0o700)
+    another_user()
+    DraftWriter(Path()).abandon()
+    assert os.listdir() == [stray.name]
+
+
 def publish_for_ever(folder: Path, ready: object) -> None:
     parts = tiny_core(weight_bytes=64 << 10)
     ready.set()  # type: ignore[attr-defined]

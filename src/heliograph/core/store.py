@@ -1,7 +1,8 @@
 """Blobs shared by the cores of one folder: ``.store/<digest>``, hard links, so the link count is the reference count.
 
 Nothing reads a core through the store; it only finds an equal file when the next core is written. Adding holds the
-store's lock shared, removing holds it exclusively, so no link is lost between the look and the removal.
+store's lock shared, removing holds it exclusively, so no link is lost between the look and the removal. A store that
+this user may not use is none: cores keep copies.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ class Store:
 
     def share(self, digest: str, size: int, target: Path) -> bool:
         """Makes ``target`` a link to the stored blob of this content; False if there is none that can be linked."""
-        with self._locked(fcntl.LOCK_SH):
+        with suppress(PermissionError), self._locked(fcntl.LOCK_SH):
             return self._link(digest, size, target)
+        return False
 
     def adopt(self, file: Path, digest: str, size: int, target: Path) -> None:
         """Moves a finished file to ``target``; from now on it, or an equal one that was there before, is shared."""
-        with self._locked(fcntl.LOCK_SH):
+        with suppress(PermissionError), self._locked(fcntl.LOCK_SH):
             for _ in range(2):  # again when what was there had other content
                 try:
                     os.link(file, self._path / digest)
@@ -47,15 +49,15 @@ class Store:
                     if error.errno not in _NO_LINK:
                         raise
                     break
-            file.rename(target)
+        file.rename(target)
 
     def release(self, digests: Iterable[str]) -> None:
         """Removes those blobs that no core uses any more, and the store when it is empty."""
         if not self._path.is_dir():
             return
-        with self._locked(fcntl.LOCK_EX):
+        with suppress(PermissionError), self._locked(fcntl.LOCK_EX):
             for digest in digests:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, PermissionError):
                     if os.stat(self._path / digest, follow_symlinks=False).st_nlink == 1:
                         (self._path / digest).unlink()
             with suppress(OSError):  # not empty

@@ -6,6 +6,7 @@ import fcntl
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from heliograph.core.format import BLOBS, DRAFT_PREFIX
@@ -85,14 +86,15 @@ def lock_folder(path: Path, how: int) -> int:
 
 
 def remove_abandoned(cores: Path, store: Store) -> None:
-    """Drafts of dead writers: those whose lock nobody holds."""
+    """Drafts of dead writers: those whose lock nobody holds. What cannot be removed, or is no folder, stays."""
     for path in cores.glob(f"{DRAFT_PREFIX}*"):
-        descriptor = lock_folder(path, fcntl.LOCK_EX)
-        if descriptor >= 0:
-            try:
-                remove_draft(path, store)
-            finally:
-                os.close(descriptor)
+        with suppress(OSError):
+            descriptor = lock_folder(path, fcntl.LOCK_EX)
+            if descriptor >= 0:
+                try:
+                    remove_draft(path, store)
+                finally:
+                    os.close(descriptor)
 
 
 def remove_draft(path: Path, store: Store) -> None:
