@@ -122,6 +122,13 @@ def test_manifest_holds_its_graphs(rig: Rig) -> None:
     assert watched() is None
 
 
+def test_two_graphs_of_one_name_are_refused(rig: Rig) -> None:
+    first, second = record(rig), record(rig)
+    with pytest.raises(ExportManifestError) as refused:
+        manifest(rig, first, second)
+    assert "'decode/8'" in refused.value.found
+
+
 def test_pool_whose_storage_moved_is_refused(rig: Rig) -> None:
     graph = record(rig)
     export = manifest(rig, graph)

@@ -87,7 +87,17 @@ class ExportManifest:
         buffers: Iterable[CapturedBuffer] = (),
         regions: Iterable[CapturedRegion] = (),
     ) -> ExportManifest:
-        captured = {graph.name: CapturedGraph.of(graph) for graph in graphs}
+        """ExportManifestError for a name that two graphs have."""
+        captured: dict[str, CapturedGraph] = {}
+        for graph in graphs:
+            if graph.name in captured:
+                raise ExportManifestError(
+                    "making a manifest",
+                    found=f"two graphs of the name {graph.name!r}",
+                    required="a name of its own for each graph",
+                    hint="give a graph its name when it is made: Graph('decode/8')",
+                )
+            captured[graph.name] = CapturedGraph.of(graph)
         return cls(device, captured, tuple(buffers), tuple(regions))
 
     def check(self) -> None:
