@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,21 @@ def test_values_beyond_four_bits_are_refused(value: int) -> None:
     with pytest.raises(FlagsError):
         supported_flags(value, "testing")
     assert supported_flags(9, "testing") == 9
+
+
+@pytest.mark.parametrize(("value", "name"), [(32, "bit 5 (32)"), (41, "bit 5 (32)"), (1 << 40, f"bit 40 ({1 << 40})")])
+def test_bits_that_have_no_name_are_told(value: int, name: str) -> None:
+    with pytest.raises(FlagsError) as refused:
+        supported_flags(value, "testing")
+    assert refused.value.found == name
+
+
+@pytest.mark.parametrize("value", [True, False, 0.0, 9.0, "8", None])
+def test_what_is_no_whole_number_is_no_flag(rig: Rig, value: Any) -> None:
+    with pytest.raises(FlagsError) as refused:
+        record(rig, value)
+    assert repr(value) in refused.value.found
+    assert supported_flags(Flags.USE_NODE_PRIORITY, "testing") == 8
 
 
 def test_flags_have_exactly_one_source() -> None:

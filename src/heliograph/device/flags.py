@@ -18,6 +18,7 @@ class Flags(IntFlag):
 
 
 SUPPORTED: Final = (0, 1, 8, 9)
+_TYPES: Final = (int, Flags)  # not bool, which is an int as well
 
 
 class HasFlags(Protocol):
@@ -28,7 +29,9 @@ class HasFlags(Protocol):
 
 
 def flag_names(value: int) -> str:
-    """``UPLOAD | USE_NODE_PRIORITY (10)``, ``no flag (0)``, ``bit 5 (32)``."""
+    """``UPLOAD | USE_NODE_PRIORITY (10)``, ``no flag (0)``, ``bit 5 (32)``; of what is none ``True, not an int``."""
+    if type(value) not in _TYPES:
+        return f"{value!r:.60}, not an int"
     if value < 0:
         return f"a negative number ({value})"
     names = [Flags(1 << bit).name or f"bit {bit}" for bit in range(value.bit_length()) if value >> bit & 1]
@@ -37,9 +40,10 @@ def flag_names(value: int) -> str:
 
 def supported_flags(value: int, doing: str) -> int:
     """The value itself, or FlagsError with the symbolic names of what is not supported."""
-    if value in SUPPORTED:
+    whole = type(value) in _TYPES
+    if whole and value in SUPPORTED:
         return value
-    refused = value & ~(Flags.AUTO_FREE_ON_LAUNCH | Flags.USE_NODE_PRIORITY) if value > 0 else value
+    refused = int(value) & ~int(Flags.AUTO_FREE_ON_LAUNCH | Flags.USE_NODE_PRIORITY) if whole and value > 0 else value
     raise FlagsError(
         doing,
         found=flag_names(refused),
