@@ -40,9 +40,15 @@ def refusal(*arguments: str | Path, code: int) -> dict[str, str]:
     return error
 
 
-@pytest.mark.parametrize("options", [("--cap", "0"), ("--name", "../x")])
+@pytest.mark.parametrize("options", [("--cap", "0"), ("--cap", "10000000000GiB"), ("--name", "../x")])
 def test_a_cap_or_a_name_that_cannot_be_is_told_first(options: tuple[str, ...], tmp_path: Path) -> None:
     refusal("no.gguf", "--cores", tmp_path / "cores", *options, code=2)
+
+
+def test_a_home_without_a_key_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HELIOGRAPH_HOME", str(tmp_path / "file"))
+    assert "development.pem" in refusal("no.gguf", "--cores", tmp_path / "cores", code=7)["doing"]
 
 
 def test_a_port_that_is_taken_is_told_first(tmp_path: Path, taken: int) -> None:
@@ -91,6 +97,19 @@ def test_a_capture_that_is_terminated_leaves_nothing(tmp_path: Path, times: int)
     while any(Path("/proc", pid).exists() for pid in started):
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("ending", "code"), [("--json >/dev/full", 7), (">&-", 0)])
+def test_a_capture_that_cannot_print_tells_of_its_core_on_standard_error(
+    tmp_path: Path, ending: str, code: int
+) -> None:
+    program = [Path(sys.executable).parent / "heliograph", "capture", f"{EXAMPLES / 'classifier.py'}:classifier"]
+    command = ["sh", "-c", f'exec "$@" {ending}', "sh", *map(str, program), "--cores", str(tmp_path), "--name", "made"]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert str(tmp_path / "made") in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (tmp_path / "made").is_dir()
 
 
 def test_with_nothing_wrong_the_model_is_read(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from heliograph.cli.output import console, device_option, json_option, print_jso
 from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
+from heliograph.core.storage import storing
 from heliograph.core.verify import verify
 from heliograph.core.write import DraftWriter
 from heliograph.errors import UsageError
@@ -126,11 +127,12 @@ def command(
         )
     with verify(core, Policy.local()) as verified:
         description = describe(verified) | {"fits": fits(verified, device)}
-    if as_json:
-        print_json({"core": str(core)} | description)
-    else:
-        show(description, console())
-        click.echo(f"\ncore written to {core}")
+    with storing(f"telling of {core}, which is written"):
+        if as_json:
+            print_json({"core": str(core)} | description)
+        else:
+            show(description, out := console())
+            out.print(f"\ncore written to {core}", markup=False, soft_wrap=True)
     if then == "serve":
         handover(server_command(core, device, given, as_json), environment=serving_environment())
 

@@ -30,7 +30,7 @@ Tell = Callable[[str, int, int], None]
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(value))
+    click.echo(json.dumps(value), err=sys.stdout is None)
 
 
 def show_error(error: HeliographError, as_json: bool) -> None:
@@ -46,9 +46,11 @@ def show_error(error: HeliographError, as_json: bool) -> None:
 
 
 def console() -> Console:
+    """Of standard output, or of standard error if there is no output."""
     from rich.console import Console  # noqa: PLC0415 - 60 ms that a server and a script do not wait for
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    stream = sys.stdout or sys.stderr
+    return Console(file=stream, highlight=False, soft_wrap=not (stream and stream.isatty()))
 
 
 def bytes_text(count: int) -> str:
