@@ -309,6 +309,13 @@ def test_template_file_goes_before_the_one_in_the_tokenizer_configuration(single
     assert load_hf(single)[1].chat_template == "{{ messages[0].content }}"
 
 
+def test_template_that_is_no_text_is_refused(single: Path) -> None:
+    (single / "chat_template.jinja").write_bytes(b"\xff{{ messages }}")
+    with pytest.raises(ModelFileError) as error:
+        load_hf(single)
+    assert "byte 0" in error.value.found
+
+
 def test_default_of_several_templates_is_taken(single: Path) -> None:
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]
     edit_json(single / "tokenizer_config.json", chat_template=named)

@@ -264,7 +264,9 @@ def test_tokenizer_of_another_kind_is_refused_by_its_name(decoder: object) -> No
 
 
 def test_tokenizer_that_cannot_be_read_is_refused() -> None:
-    for data in (b"", b"{}", b"\xff"):
+    longer = json.loads(sentence_piece().to_str())
+    longer["model"]["continuing_subword_prefix"] = "longer than a piece"  # the library does not expect that
+    for data in (b"", b"{}", b"\xff", json.dumps(longer).encode()):
         with pytest.raises(ModelFileError):
             Text(Source(), data, "")
 

@@ -29,7 +29,7 @@ def read_text(folder: Path, vocabulary: int) -> tuple[ModelText, tuple[str, ...]
     _refuse_unheld(settings, library)
     config = read_settings(folder / "config.json")
     generation = read_settings(folder / GENERATION_CONFIG) if GENERATION_CONFIG in names else Settings("", {})
-    template = _read(folder / TEMPLATE).decode("utf-8") if TEMPLATE in names else _template(settings)
+    template = _template_file(folder / TEMPLATE) if TEMPLATE in names else _template(settings)
     bos = config.whole("bos_token_id", -1)
     ends = {*_ids(config, "eos_token_id"), *_ids(generation, "eos_token_id")}
     if TOKENIZER_CONFIG in names:  # then a token that it does not name is none
@@ -47,6 +47,16 @@ def read_text(folder: Path, vocabulary: int) -> tuple[ModelText, tuple[str, ...]
         vocabulary=vocabulary,
     )
     return check_text(text), tuple(names)
+
+
+def _template_file(path: Path) -> str:
+    try:
+        return _read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelFileError(
+            f"reading {path.name}", found=f"byte {error.start}, which is no text", required="a template in UTF-8",
+            hint="save it as UTF-8, or fetch the model's files again",
+        ) from error  # fmt: skip
 
 
 def _template(settings: Settings) -> str:

@@ -239,7 +239,9 @@ def read_tokenizer(data: bytes) -> Tokenizer:
     truncation and padding in the file."""
     try:
         tokenizer = Tokenizer.from_buffer(data)
-    except ValueError as error:
+    except BaseException as error:
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":  # of Rust; no module has it
+            raise
         raise ModelFileError(
             "reading the tokenizer", found=f"a tokenizer.json that cannot be read: {error}",
             required="a tokenizer.json of the tokenizers library", hint="fetch the model's files again",
