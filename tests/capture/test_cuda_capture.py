@@ -324,8 +324,9 @@ def test_a_pytorch_for_another_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_process_that_was_on_the_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(CaptureError, match="initialised"):
+    with pytest.raises(CaptureError, match="initialised") as error:
         check_pytorch(FIXED)
+    assert "fresh process" in error.value.hint  # for a second capture too
 
 
 def test_settings_of_the_allocator_and_a_free_environment_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ CUDA_MAJOR = "13"
 
 
 class CudaSession:
-    """Images, device and the reserved regions of a slot. One at a time in a process; ``close`` gives all of it back."""
+    """Images, device and the reserved regions of a slot. ``close`` gives all of it back; there is one in the life of a
+    process, for PyTorch stays on the GPU."""
 
     def __init__(self, slot: int, index: int = 0) -> None:
         """CaptureError if PyTorch or a profiler was faster; AddressTakenError; DriverError without a usable driver."""
@@ -75,7 +76,7 @@ def check_pytorch(environment: Mapping[str, str] = os.environ) -> None:
             "preparing a CUDA capture",
             found="CUDA initialised by PyTorch already",
             required="a process in which nothing was done on the GPU yet: kernel images are only seen as they load",
-            hint="build the model on the CPU and call capture before anything touches the GPU",
+            hint="capture in a fresh process, once, with the model on the CPU and before anything touches the GPU",
         )
     given = [name for name in ALLOCATOR_VARIABLES if environment.get(name)]
     if given:
