@@ -22,6 +22,7 @@ from heliograph.capture.examples import raw_bytes
 from heliograph.capture.spec import Shape
 from heliograph.core.format import DEFAULT_CAP
 from heliograph.core.policy import Policy
+from heliograph.core.sign import DEVELOPMENT_KEY, development_key
 from heliograph.core.verify import verify
 from heliograph.core.write import DraftWriter
 from heliograph.device.host import open_host
@@ -236,6 +237,19 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_recorded(tmp_path: P
         capture(mlp(), mlp_spec(), cores=tmp_path, name="taken", progress=lambda doing, *_: told.append(doing))
     assert told == []
     assert capture(mlp(), mlp_spec(rows=(1,)), cores=tmp_path, name="free").name == "free"
+
+
+def test_a_key_that_cannot_sign_is_refused_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_HOME", str(tmp_path / "home"))
+    development_key()
+    (tmp_path / "home" / DEVELOPMENT_KEY).chmod(0o644)
+    told: list[str] = []
+    with pytest.raises(UsageError, match="mode 644"):
+        capture(mlp(), mlp_spec(), cores=tmp_path / "cores", progress=lambda doing, done, total: told.append(doing))
+    assert told == []
+    assert not (tmp_path / "cores").exists()
 
 
 def test_fields_and_buckets_are_looked_up_by_name() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from heliograph.core.format import (
     BUFFER_ALIGNMENT,
     CHUNK_BYTES,
+    MAX_INTEGER,
     MIB,
     REGION_PLACES,
     SLOT_BASE,
@@ -67,10 +68,12 @@ def test_a_slice_is_the_largest_multiple_of_the_unit_within_the_cap(cap: int, st
     assert slice_bytes(cap) == step
 
 
-def test_a_cap_below_1_mib_is_refused() -> None:
+def test_a_cap_below_1_mib_or_beyond_what_a_core_can_state_is_refused() -> None:
     """M43"""
     with pytest.raises(UsageError):
         slice_bytes(MIB - 1)
+    with pytest.raises(UsageError, match=str(MAX_INTEGER)):
+        slice_bytes(MAX_INTEGER + 1)
 
 
 def slices_of(size: int, cap: int) -> list[Slice]:

@@ -73,6 +73,7 @@ def capture(
     """
     cores = Path(cores)
     check_arguments(cores, name=name, cap=cap, device=device)
+    key = key or development_key()
     tell = progress or (lambda doing, done, total: None)
     notes = Notes(retain=retain, sources=sources or (factory_sources(again.factory) if again else {}))
     with ONE_CAPTURE, DraftWriter(cores) as writer:
@@ -105,7 +106,7 @@ def capture(
             draft = writer.finish(core, completed(base, notes), contents.graphs, checking.key)
             check_confirmed(checking.run(draft, "confirm"), draft.core, notes.findings)
         tell("signing", 0, 0)
-        return publish(draft, draft.core, completed(base, notes), contents.graphs, key or development_key(), name)
+        return publish(draft, draft.core, completed(base, notes), contents.graphs, key, name)
 
 
 @private_triton_cache()

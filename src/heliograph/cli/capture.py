@@ -24,6 +24,7 @@ from heliograph.cli.output import console, device_option, json_option, print_jso
 from heliograph.cli.size import Size
 from heliograph.core.format import DEFAULT_CAP, SLOTS
 from heliograph.core.policy import Policy
+from heliograph.core.sign import development_key
 from heliograph.core.storage import storing
 from heliograph.core.verify import verify
 from heliograph.core.write import DraftWriter
@@ -100,6 +101,7 @@ def command(
             hint="the number is of a CUDA device: leave it out, or add --target cuda",
         )  # fmt: skip
     check_arguments(cores, name=name, cap=cap, device=target)
+    key = development_key()
     if then == "serve":
         _check_address(given)
     DraftWriter(cores).abandon()  # that one can be made there
@@ -120,6 +122,7 @@ def command(
             retain=retain,
             consume=True,
             sources=made.sources,
+            key=key,
             device=target,
             index=device,
             again=None if range_census else made.again,

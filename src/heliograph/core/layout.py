@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from heliograph.core.format import BUFFER_ALIGNMENT, CHUNK_BYTES, MIB, SLICE_ALIGNMENT
+from heliograph.core.format import BUFFER_ALIGNMENT, CHUNK_BYTES, MAX_INTEGER, MIB, MIN_CAP, SLICE_ALIGNMENT
 from heliograph.core.manifest import Buffer, Region, Slice
 from heliograph.errors import UsageError
 
@@ -41,9 +41,12 @@ def addresses(regions: Iterable[Region], buffers: Iterable[Buffer]) -> list[int]
 
 def slice_unit(cap: int) -> int:
     """Weight files are cut at multiples of this: 2 MiB, or 1 MiB when the cap is less than 2 MiB."""
-    if cap < MIB:
+    if not MIN_CAP <= cap <= MAX_INTEGER:
         raise UsageError(
-            "cutting weights", found=f"a cap of {cap} bytes", required="at least 1 MiB", hint="give a larger --cap"
+            "cutting weights",
+            found=f"a cap of {cap} bytes",
+            required=f"at least 1 MiB, at most {MAX_INTEGER} bytes",
+            hint="for example --cap 64GiB",
         )
     return SLICE_ALIGNMENT if cap >= SLICE_ALIGNMENT else MIB
 
