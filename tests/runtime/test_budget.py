@@ -86,10 +86,11 @@ def test_a_load_uses_no_more_than_its_device_has_left() -> None:
     device.close()
 
 
-def test_on_a_host_device_without_a_limit_the_process_decides_unless_a_number_is_stated() -> None:
+def test_on_a_host_device_without_a_limit_nobody_gets_more_than_the_process_may_take() -> None:
     device = open_host(workers=1)
     assert MIB < memory_budget(device) < 1 << 60
-    assert memory_budget(device, 1 << 60) == 1 << 60
+    assert MIB < memory_budget(device, 1 << 60) < 1 << 60
+    assert memory_budget(device, MIB) == MIB
     device.close()
 
 

@@ -95,19 +95,22 @@ def test_one_context_fits_or_the_load_is_refused_with_the_numbers() -> None:
         plan_memory(core(), budget=budget_for(least) - 1, granularity=PAGE)
     assert str(budget_for(least) - 1) in caught.value.found
     assert int(re.match(r"\d+", caught.value.required)[0]) > budget_for(least) - 1  # type: ignore[index]
+    assert "units" not in caught.value.hint
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(OutOfMemoryError):
+    with pytest.raises(OutOfMemoryError) as caught:
         plan_memory(core(grows=False), budget=FIXED - PAGE, granularity=PAGE)
+    assert "units" not in caught.value.hint
     assert plan_memory(core(grows=False), budget=budget_for(0), granularity=PAGE).units == 0
 
 
 @pytest.mark.parametrize("units", [3, 8, 65, 1000])
 def test_stated_units_are_mapped_if_they_fit(units: int) -> None:
     assert plan_memory(core(), budget=budget_for(units), granularity=PAGE, units=units).units == units
-    with pytest.raises(OutOfMemoryError):
+    with pytest.raises(OutOfMemoryError) as caught:
         plan_memory(core(), budget=budget_for(units) - 1, granularity=PAGE, units=units)
+    assert "state fewer units" in caught.value.hint
 
 
 @pytest.mark.parametrize("units", [0, 2, -1, 1 << 40])

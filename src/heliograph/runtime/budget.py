@@ -8,10 +8,9 @@ from heliograph._native import Device
 
 
 def memory_budget(device: Device, stated: int | None = None) -> int:
-    """Bytes that may be used on a device now. ``stated`` is what the caller wants to use at most, in place of what
-    this process may take from the host."""
+    """Bytes that may be used on a device now; ``stated`` is what the caller wants to use at most."""
     limits = [stated, device.free_bytes]
-    if stated is None and device.kind == "host":
+    if device.kind == "host":
         limits.append(available_bytes())
     return min(limit for limit in limits if limit is not None)
 

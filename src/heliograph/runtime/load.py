@@ -68,8 +68,8 @@ def load(
     device: where to load; left out, a device of the core's kind that the program owns: a host device with ``workers``
     kernel threads, or the CUDA device number ``index``.
     units: units of growing state (KV blocks); left out, what the core can use at once or, if less, what fits.
-    memory: bytes that may be used, as far as the device has them; left out, what it has, and on the host no more than
-    the control group and the machine have left. Given without ``units``, all that fits becomes units.
+    memory: bytes that may be used, as far as the device has them, and on the host the control group and the machine
+    have them left; left out, what there is. Given without ``units``, all that fits becomes units.
     ready: buckets that are built and self-tested now: "all", "first" (the smallest and the largest of each entry) or
     a list of (entry, shape). The others are before their first run.
     threads: that read weights; 0 for one a processor, at most eight.

@@ -120,7 +120,7 @@ def plan_memory(
     )
     room = budget - plan.needed - plan.margin
     if room < 0:
-        raise _does_not_fit(core, plan)
+        raise _does_not_fit(core, plan, None)
     if region is None:
         count = _no_units(units)
     elif units is not None:
@@ -137,7 +137,7 @@ def plan_memory(
     growth = max(count * plan.unit_bytes, sum(each.mapped for each in regions) - plan.fixed)
     plan = msgspec.structs.replace(plan, regions=regions, units=count, growth=growth)
     if growth > room:
-        raise _does_not_fit(core, plan)
+        raise _does_not_fit(core, plan, units)
     return plan
 
 
@@ -186,7 +186,7 @@ def _stated_units(core: Core, region: Region, units: int) -> int:
     return units
 
 
-def _does_not_fit(core: Core, plan: MemoryPlan) -> OutOfMemoryError:
+def _does_not_fit(core: Core, plan: MemoryPlan, stated: int | None) -> OutOfMemoryError:
     of = {"regions": plan.fixed, "executables": plan.executables, **msgspec.structs.asdict(plan.overhead)}
     parts = ", ".join(f"{size} for {what}" for what, size in of.items() if size or what in ("regions", "executables"))
     return OutOfMemoryError(
@@ -194,7 +194,7 @@ def _does_not_fit(core: Core, plan: MemoryPlan) -> OutOfMemoryError:
         found=f"{plan.budget} bytes that may be used",
         required=f"{plan.needed + plan.margin}: {parts}, {plan.margin} margin, {plan.growth} for {plan.units} units of "
         f"{plan.unit_bytes}",
-        hint="free memory, raise the limit, or state fewer units",
+        hint="free memory or raise the limit" + (", or state fewer units" if stated else ""),
     )
 
 
