@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heliograph.errors import ModelFileError, UnsupportedModelError, UsageError
 from heliograph.runtime.text import Text
@@ -220,6 +221,122 @@ def test_control_token_in_what_a_client_sends_stays_text(chat: Text, control: st
     assert control in chat.decode(ids, controls=True)
     rendered = chat.render([message], tools=tools, variables=variables)
     assert chat.decode(ids, controls=True) == rendered
+
+
+def first_only() -> Tokenizer:
+    """As Llama 2's without the legacy behaviour: a mark for a space at the beginning of the whole text alone."""
+    tokenizer = sentence_piece()
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return tokenizer
+
+
+def swallowing() -> Tokenizer:
+    """As Phi's: a control token takes the white space behind it; an added token is none."""
+    tokenizer = json.loads(sentence_piece().to_str())
+    for token in tokenizer["added_tokens"]:
+        token["rstrip"] = True
+    made = Tokenizer.from_str(json.dumps(tokenizer))
+    made.add_tokens(["<tool>"])
+    made.add_special_tokens(["<|pad|>"])
+    return made
+
+
+TURNS = "{% for m in messages %}<s>[INST] {{ m.content }} [/INST]\n{% endfor %}"
+KINDS = {kind.__name__: kind for kind in (sentence_piece, first_only, swallowing)}
+
+
+@cache
+def turns(kind: str) -> Text:
+    return face(KINDS[kind](), TURNS)
+
+
+def without(tokenizer: Tokenizer, *controls: str) -> Tokenizer:
+    """The tokenizer as if it did not know these control tokens."""
+    stated = json.loads(tokenizer.to_str())
+    stated["added_tokens"] = [token for token in stated["added_tokens"] if token["content"] not in controls]
+    return Tokenizer.from_str(json.dumps(stated))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["</s>", "</s>", "</", "s>", "a", " ", "Hi", "é", "<tool>", "\n"])).map("".join),
+        min_size=1, max_size=3,
+    )
+)  # fmt: skip
+@example(["a </s> b"])
+def test_conversation_is_encoded_as_if_the_control_tokens_in_its_messages_were_none(
+    kind: str, contents: list[str]
+) -> None:
+    text = turns(kind)
+    messages = [{"role": "user", "content": content} for content in contents]
+    wanted = without(KINDS[kind](), "</s>").encode(text.render(messages), add_special_tokens=False).ids
+    assert text.encode_chat(messages) == wanted
+
+
+OVERLAPPING = ("##", "é", "<a><b>", "><", "</s>")
+
+
+def overlapping() -> Tokenizer:
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in OVERLAPPING])
+    return tokenizer
+
+
+@cache
+def plain_turns() -> Text:
+    return face(overlapping(), "{% for m in messages %}<|im_start|>({{ m.content }})<|im_end|>{% endfor %}")
+
+
+@given(st.lists(st.sampled_from(["#", "##", "é", "<", "a", ">", "<a>", "<b>", "</s>", *CONTROLS]), max_size=12))
+def test_control_tokens_in_a_message_stay_text_however_they_overlap(parts: list[str]) -> None:
+    text, content = plain_turns(), "".join(parts)
+    ids = text.encode_chat([{"role": "user", "content": content}])
+    wanted = without(overlapping(), *CONTROLS, *OVERLAPPING).encode(f"({content})").ids
+    assert ids == [1, *wanted, 2]
+
+
+@pytest.mark.parametrize("content", ["a</s>b", "a＜/s＞b", "ab"])
+def test_control_token_of_normalised_text_comes_from_the_template_alone(content: str) -> None:
+    stated = json.loads(composing().to_str())
+    for token in stated["added_tokens"]:
+        token.update(normalized=True, content=token["content"].replace("<|im_end|>", "</s>"))
+    text = face(Tokenizer.from_str(json.dumps(stated)), "{{ messages[0].content }}</s>")
+    ids = text.encode_chat([{"role": "user", "content": content}])
+    text.close()
+    ending = text.encode("</s>")
+    assert ids[-1:] == ending
+    assert ending[0] not in ids[:-1]
+
+
+def test_control_token_that_the_model_itself_spells_is_refused() -> None:
+    merges = (("<", "/"), ("</", "s"), ("</s", ">"))
+    tokenizer = byte_level(merges)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
+    text = face(tokenizer, TEMPLATE)
+    assert text.encode_chat([{"role": "user", "content": "</s"}])
+    with pytest.raises(UsageError):
+        text.encode_chat([{"role": "user", "content": "</s>"}])
+    text.close()
+
+
+def test_characters_that_a_tokenizer_does_not_know_are_no_refusal() -> None:
+    tokenizer = Tokenizer(models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>"))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<unk>"])
+    text = face(tokenizer, "{{ messages[0].content }}")
+    assert text.encode_chat([{"role": "user", "content": "aéa"}]) == [1, 0, 1]
+    text.close()
+
+
+def test_vocabulary_with_gaps_in_its_ids_is_refused() -> None:
+    tokenizer = Tokenizer(models.BPE({"</s>": 0, "a": 1, "b": 3}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["</s>"])
+    with pytest.raises(UnsupportedModelError):
+        face(tokenizer, TEMPLATE)
 
 
 def test_mark_that_cuts_control_tokens_is_one_that_no_message_holds(chat: Text) -> None:

@@ -64,6 +64,9 @@ class Text:
             (token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special),
             key=len, reverse=True,
         )  # fmt: skip
+        self._by_mark: dict[str, Marked] = {}
+        if self._template is not None:
+            self._marked(NONCHARACTERS[0])  # what it refuses is told at once
 
     @classmethod
     def of(cls, verified: VerifiedCore | VerifiedText, renderer: Process | None = None) -> Text:
@@ -78,7 +81,7 @@ class Text:
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text, with those that the tokenizer puts around any text. Control tokens in it count."""
-        return self._encode(text, around=True)
+        return _encode(self._tokenizer, text, around=True)
 
     def fewest(self, text: str) -> int:
         """How many tokens a text has at least, told from its length alone; to encode a long one takes seconds.
@@ -118,8 +121,8 @@ class Text:
         variables: Mapping[str, object] | None = None, check: Callable[[str], None] = lambda rendered: None,
     ) -> list[int]:  # fmt: skip
         """Tokens of a conversation. ``check`` is shown it before it is encoded, and may raise. Only the template makes
-        control tokens: one that stands in a message, a tool or a variable stays text. It is cut there by a mark that no
-        message holds, and the parts are encoded alone."""
+        control tokens: one that stands in a message, a tool or a variable stays text. A mark that no message holds
+        tells them apart: it is put into theirs, and around the template's."""
         given = {"messages": messages, "tools": tools, "variables": dict(variables or {})}
         strings = tuple(_strings(given))
         mark = next((mark for mark in NONCHARACTERS if not any(mark in string for string in strings)), None)
@@ -128,12 +131,11 @@ class Text:
                 "encoding a conversation", found="every Unicode noncharacter", required="text for interchange",
                 hint="remove U+FDD0 to U+FDEF from the messages",
             )  # fmt: skip
-        if any(control in string for string in strings for control in self._controls):
-            messages, tools, variables = (self._cut(part, mark) for part in given.values())
+        if held := [control for control in self._controls if any(control in string for string in strings)]:
+            messages, tools, variables = (_cut(part, held, mark) for part in given.values())
         rendered = self.render(messages, tools=tools, reply=reply, variables=variables)
-        parts = rendered.split(mark)
-        check("".join(parts))
-        return [token for part in parts for token in self._encode(part, around=False)]
+        check(rendered.replace(mark, ""))
+        return self._marked(mark).encode(self._mark(rendered, mark))
 
     def decode(self, ids: Iterable[int], *, controls: bool = False, after: Iterable[int] = ()) -> str:
         """The text of tokens; control tokens are left out unless asked for. ``after``: see :meth:`decoder`."""
@@ -149,23 +151,80 @@ class Text:
         if self._template is not None:
             self._template.close()
 
-    def _encode(self, text: str, *, around: bool) -> list[int]:
-        """A batch of one, for only batches let other threads run meanwhile: a long text takes seconds."""
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=around)
-        ids: list[int] = encoding.ids
-        return ids
+    def _marked(self, mark: str) -> Marked:
+        if mark not in self._by_mark:
+            self._by_mark[mark] = Marked(self._tokenizer, mark)
+        return self._by_mark[mark]
 
-    def _cut(self, value: Any, mark: str) -> Any:
-        """The value with every control token in its strings cut after its first character."""
-        if isinstance(value, str):
-            for control in self._controls:
-                value = value.replace(control, control[:1] + mark + control[1:])
-            return value
-        if isinstance(value, Mapping):
-            return {self._cut(key, mark): self._cut(item, mark) for key, item in value.items()}
-        if isinstance(value, Sequence):
-            return [self._cut(item, mark) for item in value]
+    def _mark(self, rendered: str, mark: str) -> str:
+        """The text with marks around its whole control tokens, and without those that cut the others."""
+        whole = [f"{re.escape(control)}(?!{mark})" for control in self._controls if control in rendered]
+        either = "|".join([*whole, mark])
+        return re.sub(either, lambda found: "" if found[0] == mark else f"{mark}{found[0]}{mark}", rendered)
+
+
+class Marked:
+    """A tokenizer that knows control tokens only between marks; whatever else a text holds is text."""
+
+    def __init__(self, tokenizer: Tokenizer, mark: str) -> None:
+        """It shares the other's model. UnsupportedModelError for one that has no ids to spare."""
+        added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
+        self._controls = {token for token, content in added.items() if content.special}
+        self._controls -= {unknown.id for unknown in tokenizer.model.tokenize(mark)}  # any text may have that one
+        names = {token: f"{mark}{content.content}{mark}" for token, content in added.items() if content.special}
+        self._tokenizer = Tokenizer(tokenizer.model)
+        self._tokenizer.normalizer = tokenizer.normalizer
+        self._tokenizer.pre_tokenizer = tokenizer.pre_tokenizer
+        self._tokenizer.encode_special_tokens = True  # as text
+        self._tokenizer.add_tokens([content for _, content in sorted(added.items())])
+        self._tokenizer.add_tokens([
+            AddedToken(
+                name, single_word=added[token].single_word, lstrip=added[token].lstrip, rstrip=added[token].rstrip,
+                normalized=False,
+            )
+            for token, name in names.items()
+        ])  # fmt: skip
+        made = self._tokenizer.get_added_tokens_decoder()
+        spare = {content.content: token for token, content in made.items()}
+        self._ids: dict[int, int] = {spare[name]: token for token, name in names.items()}
+        if taken := [token for token in self._ids if tokenizer.id_to_token(token) is not None]:
+            raise UnsupportedModelError(
+                "reading the tokenizer", found=f"a vocabulary with gaps below id {taken[0]}",
+                required="ids without gaps", hint="this kind of tokenizer is not built",
+            )  # fmt: skip
+
+    def encode(self, text: str) -> list[int]:
+        """UsageError if the model itself spells a control token in plain text."""
+        ids = _encode(self._tokenizer, text, around=False)
+        if spelled := self._controls.intersection(ids):
+            raise UsageError(
+                "encoding a conversation", found=f"text that becomes {self._tokenizer.id_to_token(spelled.pop())}",
+                required="no control tokens", hint="take it out of the messages",
+            )  # fmt: skip
+        return [self._ids.get(token, token) for token in ids]
+
+
+def _encode(tokenizer: Tokenizer, text: str, *, around: bool) -> list[int]:
+    """A batch of one, for only batches let other threads run meanwhile: a long text takes seconds."""
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=around)
+    ids: list[int] = encoding.ids
+    return ids
+
+
+def _cut(value: Any, controls: Sequence[str], mark: str) -> Any:
+    """The value with a mark behind the first character of every control token in its strings."""
+    if isinstance(value, str):
+        for control in controls:
+            cut = control[:1] + mark + control[1:]
+            value = value.replace(control, cut)
+            while control[1:] and control in value:  # one that overlaps itself
+                value = value.replace(control, cut)
         return value
+    if isinstance(value, Mapping):
+        return {_cut(key, controls, mark): _cut(item, controls, mark) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_cut(item, controls, mark) for item in value]
+    return value
 
 
 def _strings(value: object) -> Iterator[str]:

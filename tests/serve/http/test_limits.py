@@ -16,8 +16,10 @@ import msgspec
 import pytest
 from scripted_worker import LOADED, Line, Script
 from served import face, ids, serving
+from tokenizers import Tokenizer
 from wire import ask, connect, post, read_all
 
+from heliograph.runtime import text
 from heliograph.runtime.text import Text
 from heliograph.serve.frames import MAX_PROMPT, Submit
 from heliograph.serve.front import generate
@@ -149,20 +151,6 @@ def test_a_prompt_that_takes_too_long_to_encode_is_given_up() -> None:
         assert ask(served.url, CHAT, chat()).status == 200
 
 
-class Encoded(Text):
-    """Keeps what it encoded."""
-
-    texts: list[str]
-
-    def __init__(self) -> None:
-        self.__dict__.update(face().text.__dict__)
-        self.texts = []
-
-    def _encode(self, text: str, *, around: bool) -> list[int]:
-        self.texts.append(text)
-        return super()._encode(text, around=around)
-
-
 LONG: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
     (CHAT, lambda text: {"messages": [{"role": "user", "content": text}]}),
     ("/v1/completions", lambda text: {"prompt": text}),
@@ -173,18 +161,25 @@ LONG: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
 
 @pytest.mark.parametrize(("path", "body"), LONG)
 def test_a_text_that_no_context_holds_is_refused_before_it_is_encoded(
-    path: str, body: Callable[[str], dict[str, Any]]
+    path: str, body: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest token has 13 characters, the context 512 tokens."""
-    text = Encoded()
-    with serving(hello(), core=msgspec.structs.replace(face(), text=text)) as served:
+    encoded: list[str] = []
+    encode = text._encode
+
+    def heard(tokenizer: Tokenizer, whole: str, *, around: bool) -> list[int]:
+        encoded.append(whole)
+        return encode(tokenizer, whole, around=around)
+
+    monkeypatch.setattr(text, "_encode", heard)
+    with serving(hello()) as served:
         answer = ask(served.url, path, {"model": "tiny"} | body("x" * (511 * 13 + 1)))
         assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
         assert "512" in answer.error["message"]
         assert answer.headers["x-should-retry"] == "false"
-        assert text.texts == []
+        assert encoded == []
         ask(served.url, path, {"model": "tiny"} | body("x" * (511 * 13 - 100)))
-        assert text.texts
+        assert encoded
 
 
 def test_while_a_prompt_is_rendered_others_are_answered() -> None:
