@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,11 @@ TIMES = 50
 BUCKETS = 11
 
 
-def run(python: Path | str, script: str, *arguments: object) -> dict[str, object]:
+def run(python: Path | str, script: str, *arguments: object) -> dict[str, Any]:
     command = [str(python), str(HERE / script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr
-    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
@@ -30,6 +31,8 @@ def replayed(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = run(sys.executable, "capture_and_replay.py", smollm2, folder, TIMES)
     assert result["executables"] == BUCKETS
     assert result["replays"] == TIMES * BUCKETS
+    assert result["nan"] == [], "a NaN fails, also where both sides have it"
+    assert list(result["outputs"].values()) == [TIMES] * BUCKETS, "other inputs give other outputs"
     return folder
 
 
