@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,46 @@ def test_tokens_a_second_count_beside_a_peer_only(capsys: pytest.CaptureFixture[
     done = report(taken, [Side(name, ("program",), Path("served")) for name in names], 0.0)
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (done, said["valid"]) == (peer, peer)
+
+
+Judged = Callable[[float, float], bool]  # on samples that are so many times as far apart, on a machine so busy
+
+
+@pytest.fixture(params=["load", "ops", "gpu_costs"])
+def unbarred(request: pytest.FixtureRequest, tmp_path: Path) -> Judged:
+    """The report of a benchmark without a bar, on planted samples."""
+    (tmp_path / "core.json").write_text(json.dumps({"weights": {"size": 1}, "graphs": [{"nodes": 1}]}))
+
+    def load(wide: float, busy: float) -> bool:
+        import load
+
+        runs = [{"verify": 1, "process start to ready": int(1e9 * (1 + wide * part))} for part in SPREADS]
+        arguments = Namespace(cache="warm", ready="first", runs=len(runs))
+        return load.report(tmp_path, dict.fromkeys(load.SIDES, runs), arguments, busy)
+
+    def ops(wide: float, busy: float) -> bool:
+        import ops
+
+        return ops.report([{"op": "add", "spread": 0.01 * wide}], {"workers": 1}, busy)
+
+    def gpu_costs(wide: float, busy: float) -> bool:
+        import gpu_costs
+
+        said = {"model": "m", "graphs": 1, "nodes": 1, "pointers": 1, "range mode": {}, "ambiguous": {}}
+        seconds = (
+            {"first capture": 1.0, "second capture": 2 + 10 * wide * part, "exact census": 1.0} for part in SPREADS
+        )
+        return gpu_costs.report({"m": [{**said, "seconds": each} for each in seconds]}, busy)
+
+    return {"load": load, "ops": ops, "gpu_costs": gpu_costs}[request.param]
+
+
+@pytest.mark.parametrize(
+    ("wide", "busy", "counts"), [(1.0, 0.0, True), (20.0, 0.0, False), (1.0, 0.5, False)], ids=["quiet", "wide", "busy"]
+)
+def test_figures_without_a_bar_count_on_a_quiet_machine_only(
+    unbarred: Judged, capsys: pytest.CaptureFixture[str], wide: float, busy: float, counts: bool
+) -> None:
+    assert unbarred(wide, busy) == counts
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["valid"], bool(said["problems"])) == (counts, not counts)
