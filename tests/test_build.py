@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from heliograph import _native
 
 ROOT = Path(__file__).parent.parent
 COMPILER = shutil.which(os.environ.get("CXX", "g++")) or "g++"
@@ -63,3 +66,18 @@ def test_a_compiler_that_is_too_old_is_refused_in_one_sentence(tmp_path: Path) -
     assert done.returncode != 0
     said = " ".join(done.stderr.split())
     assert re.search(r"Heliograph needs g\+\+ 12 or newer, or clang 16 or newer: found GNU 9[\d.]*; set CXX\.", said)
+
+
+def needed(library: Path) -> set[str]:
+    """The libraries that a library is loaded with, by its dynamic section."""
+    said = subprocess.run(["readelf", "-dW", library], check=True, capture_output=True, text=True).stdout
+    return set(re.findall(r"\(NEEDED\).*\[(\S+)\]", said))
+
+
+def test_the_extension_needs_no_library_of_torch_or_cuda() -> None:
+    """What is opened later, on a machine that has it, is not named there."""
+    assert any("torch" in name for name in needed(Path(torch.__file__).parent / "lib" / "libtorch_python.so"))
+    named = needed(Path(_native.__file__))
+    assert "libc.so.6" in named
+    of_system = re.compile(r"(libstdc\+\+|libgcc_s|libc|libm|libdl|librt|libpthread|ld-linux-[\w-]+)\.so\.\d+")
+    assert [name for name in named if not of_system.fullmatch(name)] == []
