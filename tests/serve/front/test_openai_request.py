@@ -338,6 +338,26 @@ def test_harmless_fields_are_ignored_silently_even_when_strict() -> None:
     assert plan.ignored == ()
 
 
+def test_unknown_fields_of_a_message_are_named_and_refused_when_strict() -> None:
+    said = {"role": "assistant", "content": "x", "reasoning_content": "why", "refusal": None, "annotations": []}
+    parts = {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}
+    plan = chat(messages=[*HI, said, parts], mirostat=2)
+    assert plan.ignored == ("mirostat", "messages[1].reasoning_content", "messages[2].content[0].cache_control")
+    error = refusal(strict=True, messages=[*HI, said])
+    assert (error.code, error.param) == ("unknown_parameter", "messages[1].reasoning_content")
+    del said["reasoning_content"]
+    assert chat(strict=True, messages=[*HI, said]).ignored == ()
+
+
+@pytest.mark.parametrize("name", ["prefix", "partial"])
+def test_a_message_that_is_to_be_continued_is_refused_by_name(name: str) -> None:
+    said = {"role": "assistant", "content": "x"}
+    error = refusal(messages=[*HI, said | {name: True}])
+    assert (error.code, error.param) == ("unsupported_parameter", f"messages[1].{name}")
+    for nothing in (False, None):
+        assert chat(strict=True, messages=[*HI, said | {name: nothing}]).ignored == ()
+
+
 def test_unknown_fields_are_named_and_refused_when_strict() -> None:
     assert chat(mirostat=2, dry_base=1).ignored == ("dry_base", "mirostat")
     error = refusal(strict=True, mirostat=2)

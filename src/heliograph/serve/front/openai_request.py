@@ -43,6 +43,9 @@ HARMLESS: Final = frozenset({
 })  # fmt: skip
 
 
+CONTINUED: Final = ("prefix", "partial")  # of a message: it is to be continued, as with continue_final_message
+
+
 class Model(msgspec.Struct, frozen=True):
     """What requests are checked against."""
 
@@ -149,6 +152,7 @@ def _chat(raw: Mapping[str, Any], limits: Limits, strict: bool) -> tuple[str, Pl
     if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
         raise invalid("max_tokens and max_completion_tokens are both given and differ", "max_tokens")
     messages = tuple(_message(message, f"messages[{at}]") for at, message in enumerate(body.messages))
+    ignored += _unknown_inside(raw["messages"], strict)
     limit = body.max_completion_tokens or body.max_tokens
     return body.model, _plan(body, limits, ignored, limit, messages=messages)
 
@@ -230,6 +234,25 @@ def _unknown(raw: Mapping[str, Any], kind: type[Body], strict: bool) -> tuple[st
     if unknown and strict:
         raise invalid(f"unknown field {unknown[0]}", unknown[0], "unknown_parameter")
     return unknown
+
+
+def _unknown_inside(messages: Sequence[Mapping[str, Any]], strict: bool) -> tuple[str, ...]:
+    """The unknown fields of messages and their parts; null, false and an empty list are as if they were not there."""
+    holders: list[tuple[str, Mapping[str, Any], type[msgspec.Struct]]] = []
+    for at, message in enumerate(messages):
+        holders.append((f"messages[{at}]", message, Message))
+        if isinstance(content := message.get("content"), list):
+            holders += [(f"messages[{at}].content[{place}]", part, Part) for place, part in enumerate(content)]
+    unknown = []
+    for path, holder, kind in holders:
+        given = {name for name, value in holder.items() if value not in (None, False, [])}
+        for name in sorted(given.difference(kind.__struct_fields__)):
+            if kind is Message and name in CONTINUED:
+                raise invalid(f"{name} is not supported", f"{path}.{name}", "unsupported_parameter")
+            if strict:
+                raise invalid(f"unknown field {name}", f"{path}.{name}", "unknown_parameter")
+            unknown.append(f"{path}.{name}")
+    return tuple(unknown)
 
 
 def _plan(
