@@ -62,7 +62,7 @@ def private_triton_cache() -> Iterator[None]:
         try:
             yield
         finally:
-            del os.environ[TRITON_CACHE]
+            os.environ.pop(TRITON_CACHE, None)
             if before is not None:
                 os.environ[TRITON_CACHE] = before
 
