@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import jinja2.ext
 import jinja2.sandbox
 import pytest
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from heliograph.errors import TemplateError, UsageError
 from heliograph.runtime.template import ChatTemplate
@@ -134,6 +135,23 @@ def test_template_that_refuses_a_conversation_says_why_and_renders_the_next() ->
         template.render({"messages": said("Hi", first="assistant")})
     assert "must alternate" in error.value.found
     assert template.render({"messages": said("Hi"), "bos_token": "<s>"}) == "<s>[INST] Hi [/INST]"
+    template.close()
+
+
+LINES = {
+    "ends of lines": "{% for m in messages %}\r\n{{ m.content }}\r\n\r{% endfor %}\ra\r\n{# c #}\r\n{{ 'x\ry' }}\r\n",
+    "assistant mask": (
+        "{% for m in messages %}\n  {% generation %}\n  {%- set a = 1 %}{{ m.content }}{{ loop.index }}\n"
+        "  {%- endgeneration -%}\n |{{ a }}{%generation-%} b {%endgeneration%}\n{% endfor %}"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_templates_are_read_as_transformers_reads_them(name: str) -> None:
+    messages = said(" Hi\r\n", "Ho")
+    template = ChatTemplate(LINES[name])
+    assert template.render({"messages": messages}) == _compile_jinja_template(LINES[name]).render(messages=messages)
     template.close()
 
 

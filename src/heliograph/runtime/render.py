@@ -14,6 +14,7 @@ then one of template variables a rendering. Replies: ``{"text"}``, ``{"refused"}
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -67,6 +68,13 @@ def environment() -> minijinja.Environment:
     return made
 
 
+def prepared(source: str) -> str:
+    """The template as jinja2 and transformers read it: one kind of line ends, and a block that marks what an assistant
+    says is but a scope."""
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    return re.sub(r"(\{%[-+]?\s*)(end)?generation(?=\s*[-+]?%\})", r"\1\2with", source)
+
+
 def limit(memory: int) -> None:
     """Bounds this process: address space, open files, file size, core dumps."""
     for kind, value in (
@@ -98,7 +106,7 @@ def main() -> None:
     engine = environment()
 
     def compile_template() -> str:
-        engine.add_template("chat", first["template"])
+        engine.add_template("chat", prepared(first["template"]))
         return ""
 
     def render(variables: bytes) -> str:
