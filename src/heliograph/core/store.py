@@ -35,21 +35,24 @@ class Store:
         return False
 
     def adopt(self, file: Path, digest: str, size: int, target: Path) -> None:
-        """Moves a finished file to ``target``; from now on it, or an equal one that was there before, is shared."""
+        """Moves a finished file to ``target``; from now on it, or an equal one that was there before, is shared.
+
+        The target is there before the link, so that whoever is interrupted in between knows what to release.
+        """
+        file.rename(target)
         with suppress(PermissionError), self._locked(fcntl.LOCK_SH):
             for _ in range(2):  # again when what was there had other content
                 try:
-                    os.link(file, self._path / digest)
-                    break
+                    os.link(target, self._path / digest)
+                    return
                 except FileExistsError:
-                    if self._link(digest, size, target):
-                        file.unlink()
+                    if self._link(digest, size, file):
+                        file.rename(target)
                         return
                 except OSError as error:
                     if error.errno not in _NO_LINK:
                         raise
-                    break
-        file.rename(target)
+                    return
 
     def release(self, digests: Iterable[str]) -> None:
         """Removes those blobs that no core uses any more, and the store when it is empty."""
