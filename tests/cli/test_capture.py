@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,10 +85,14 @@ def test_a_capture_that_is_terminated_leaves_nothing(tmp_path: Path, times: int)
     capture = subprocess.Popen([*program, "--cores", str(tmp_path / "cores")], stdout=subprocess.DEVNULL)
     children = Path(f"/proc/{capture.pid}/task/{capture.pid}/children")
     started: list[str] = []
-    while not any(b"heliograph.runtime.check" in Path("/proc", pid, "cmdline").read_bytes() for pid in started):
+    checking = False
+    while not checking:
         assert capture.poll() is None
         time.sleep(0.02)
-        started = children.read_text().split()
+        with suppress(FileNotFoundError, ProcessLookupError):  # a child that has just ended
+            started = children.read_text().split()
+            commands = [Path("/proc", pid, "cmdline").read_bytes() for pid in started]
+            checking = any(b"heliograph.runtime.check" in command for command in commands)
     for _ in range(times):
         capture.terminate()
         time.sleep(0.01)
