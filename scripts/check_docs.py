@@ -33,7 +33,11 @@ def reference() -> str:
     lines += ["## Exit codes", "", "| code | meaning |", "| --- | --- |"]
     lines += ["| 0 | done |", "| 1 | the command ran and its verdict is no (`replay`, `doctor`) |"]
     lines += [f"| {code} | `{kind.__name__}`: {meaning(kind)} |" for kind, code in EXIT_CODES]
-    lines += ["| 130 | interrupted |", ""]
+    lines += [
+        "| 130 | interrupted |",
+        "| 143 | `capture`: ended by SIGTERM; as with 130 it leaves nothing behind |",
+        "",
+    ]
     return "\n".join(lines)
 
 
