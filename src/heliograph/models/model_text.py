@@ -30,8 +30,8 @@ def check_text(text: ModelText) -> ModelText:
     The files are hostile until shown otherwise; the template runs in its bounded process only.
     """
     tokenizer = read_tokenizer(text.tokenizer)
-    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-    for what, token in (("id", highest), ("bos token", text.bos), *(("eos token", token) for token in text.eos)):
+    ids = sorted(tokenizer.get_vocab(with_added_tokens=True).values())
+    for what, token in (("id", max(ids, default=-1)), ("bos token", text.bos), *(("eos token", token) for token in text.eos)):
         if token >= text.vocabulary or token < -1:
             raise ModelFileError(
                 "reading the tokenizer", found=f"{what} {token}", required=f"ids below {text.vocabulary}",
@@ -39,7 +39,7 @@ def check_text(text: ModelText) -> ModelText:
             )  # fmt: skip
     face = Text(text, text.tokenizer, text.chat_template)
     try:
-        face.decode(range(text.vocabulary), controls=True)  # a capture should fail of it, and no server
+        face.decode(ids, controls=True)  # a capture should fail of it, and no server
         back = face.decode(face.encode(PROBE))
         if back.strip() != PROBE:
             raise UnsupportedModelError(
