@@ -31,7 +31,8 @@ def check_text(text: ModelText) -> ModelText:
     """
     tokenizer = read_tokenizer(text.tokenizer)
     ids = sorted(tokenizer.get_vocab(with_added_tokens=True).values())
-    for what, token in (("id", max(ids, default=-1)), ("bos token", text.bos), *(("eos token", token) for token in text.eos)):
+    ends = [("eos token", token) for token in text.eos]
+    for what, token in (("id", max(ids, default=-1)), ("bos token", text.bos), *ends):
         if token >= text.vocabulary or token < -1:
             raise ModelFileError(
                 "reading the tokenizer", found=f"{what} {token}", required=f"ids below {text.vocabulary}",
