@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SPREAD = 0.15  # interquartile range over median; above it a run is not valid
@@ -29,6 +29,12 @@ def busy_share(seconds: float = 0.5) -> float:
     time.sleep(seconds)
     later, idle_later = read()
     return 1 - (idle_later - idle) / max(1, later - total)
+
+
+def invalid(spreads: Mapping[str, float], busy: float) -> list[str]:
+    """Why a run does not count: sides whose samples spread too widely, and other work on the machine."""
+    wide = [f"{side}: interquartile spread {value:.0%}" for side, value in spreads.items() if value > SPREAD]
+    return wide + ([f"other work uses {busy:.0%} of the processors"] if busy > BUSY else [])
 
 
 def print_result(*, ok: bool, problems: Sequence[str], **fields: object) -> bool:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _judge import BUSY, SPREAD, busy_share, print_result, spread
+from _judge import busy_share, invalid, print_result, spread
 from _machine import ROOT, machine
 
 MODELS = (f"{ROOT / 'examples' / 'decoder.py'}:make,small", f"{ROOT / 'examples' / 'hf_llama.py'}:make")
@@ -116,7 +116,7 @@ def once(model: str) -> dict[str, Any]:
 
 def report(found: Mapping[str, Sequence[Mapping[str, Any]]], busy: float) -> bool:
     """``found``: by model, what its runs said."""
-    problems = [f"other work uses {busy:.0%} of the processors"] if busy > BUSY else []
+    spreads = {}
     models = []
     for model, runs in found.items():
         times = [times_one_capture(run["seconds"]) for run in runs]
@@ -124,9 +124,9 @@ def report(found: Mapping[str, Sequence[Mapping[str, Any]]], busy: float) -> boo
             part: round(statistics.median(run["seconds"][part] for run in runs), 3) for part in runs[0]["seconds"]
         }
         said = {**runs[0], "seconds": seconds, "times one capture": round(statistics.median(times), 2)}
-        said |= {"samples": [run["seconds"] for run in runs], "spread": round(spread(times), 4)}
+        spreads[model] = spread(times)
+        said |= {"samples": [run["seconds"] for run in runs], "spread": round(spreads[model], 4)}
         models.append(said)
-        problems += [f"{model}: interquartile spread {spread(times):.0%}"] if spread(times) > SPREAD else []
         print(f"{said['model']}: {said['graphs']} graphs, {said['nodes']} nodes, {said['pointers']} pointers")
         print(f"  {seconds}; the exact census takes {said['times one capture']} times one capture")
         print(f"  range mode: {said['range mode']}, ambiguous {said['ambiguous']}")
@@ -136,7 +136,7 @@ def report(found: Mapping[str, Sequence[Mapping[str, Any]]], busy: float) -> boo
         peer=1.0,
         bar=None,
         ok=True,
-        problems=problems,
+        problems=invalid(spreads, busy),
         models=models,
         load_at_start=round(busy, 3),
         **machine(),

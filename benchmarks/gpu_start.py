@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from _judge import BUSY, SPREAD, busy_share, print_result, spread
+from _judge import busy_share, invalid, print_result, spread
 from _machine import ROOT, machine
 
 EXAMPLE = ROOT / "examples" / "decoder.py"
@@ -164,8 +164,7 @@ def measure(core: Path, weights: Path, given: argparse.Namespace) -> bool:
         side: {name: statistics.median(run[name] for run in all_) for name in all_[0]} for side, all_ in runs.items()
     }
     spreads = {side: spread([run["seconds"] for run in all_]) for side, all_ in runs.items()}
-    problems = [f"{side}: interquartile spread {value:.0%}" for side, value in spreads.items() if value > SPREAD]
-    problems += [f"the machine was {busy:.0%} busy"] if busy > BUSY else []
+    problems = invalid(spreads, busy)
     if len({run["token"] for all_ in runs.values() for run in all_}) != 1:
         problems.append("the sides gave different tokens")
     for side, phases in medians.items():

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Barrier
 
 from _client import Seen, ask
-from _judge import BUSY, SPREAD, busy_share, print_result, spread
+from _judge import busy_share, invalid, print_result, spread
 from _machine import ROOT
 from _servers import (
     OURS,
@@ -113,13 +113,7 @@ def report(samples: Mapping[str, Sequence[Sample]], sides: Sequence[Side], busy:
         print(f"{f:<20}" + "".join(f"{medians[name][f]:10.1f}" for name in medians) + ratio)
     problems = [
         *([] if ratios else ["no peer: run make peer"]),
-        *(
-            f"{name}, {f}: interquartile spread {v:.0%}"
-            for name, of in spreads.items()
-            for f, v in of.items()
-            if v > SPREAD
-        ),
-        *([f"other work uses {busy:.0%} of the processors"] if busy > BUSY else []),
+        *invalid({f"{name}, {f}": value for name, of in spreads.items() for f, value in of.items()}, busy),
     ]
     rounded = {name: {f: round(value, 2) for f, value in of.items()} for name, of in medians.items()}
     return print_result(

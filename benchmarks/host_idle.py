@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from _client import ask
-from _judge import BUSY, SPREAD, busy_share, print_result, spread
+from _judge import busy_share, invalid, print_result, spread
 from _servers import QUESTION, TOKENS, Running, arguments_of, conditions, core_folder, limited, ours, running, warm
 
 BAR = 2.0
@@ -59,8 +59,7 @@ def main() -> int:
     before, after = samples[0][0][1], samples[IDLE][0][1]  # the first of each: memory is kept for the next ones
     for idle, value in medians.items():
         print(f"{idle:5} idle connections: first token after {value * 1e3:.1f} ms, spread {spreads[idle]:.1%}")
-    problems = [f"{idle} idle: interquartile spread {value:.0%}" for idle, value in spreads.items() if value > SPREAD]
-    problems += [f"other work uses {busy:.0%} of the processors"] if busy > BUSY else []
+    problems = invalid({f"{idle} idle": value for idle, value in spreads.items()}, busy)
     done = print_result(
         benchmark="host_idle",
         metric=f"time to the first token beside {IDLE} idle connections, over that without",

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from _client import Seen, ask
-from _judge import BUSY, SPREAD, busy_share, print_result, spread
+from _judge import busy_share, invalid, print_result, spread
 from _servers import (
     OURS,
     PEER,
@@ -83,8 +83,7 @@ def report(samples: Mapping[str, Sequence[Sample]], sides: Sequence[Side], busy:
     problems = [
         *(["no peer: run make peer"] if peer is None else []),
         *([f"prompt tokens {prompts}"] if any(found != {PROMPT_TOKENS} for found in prompts.values()) else []),
-        *(f"{name}: interquartile spread {value:.0%}" for name, value in spreads.items() if value > SPREAD),
-        *([f"other work uses {busy:.0%} of the processors"] if busy > BUSY else []),
+        *invalid(spreads, busy),
     ]
     ok = ours <= BAR_SECONDS and ratio is not None and ratio <= BAR_RATIO
     return print_result(

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from _judge import BUSY, SPREAD, busy_share, print_result, spread
+from _judge import busy_share, invalid, print_result, spread
 from _machine import machine
 
 from heliograph.core.policy import Policy
@@ -85,8 +85,7 @@ def report(core: Path, measured: dict[str, list[dict[str, int]]], arguments: arg
         left, right = (medians[side].get(phase, 0) / 1e6 for side in SIDES)
         print(f"{phase:>24} {left:10.1f} {right:10.1f}")
     core_json = json.loads((core / "core.json").read_text())
-    problems = [f"{side}: interquartile spread {value:.0%}" for side, value in spreads.items() if value > SPREAD]
-    problems += [f"other work uses {busy:.0%} of the processors"] if busy > BUSY else []
+    problems = invalid(spreads, busy)
     return print_result(
         benchmark="load",
         ok=True,

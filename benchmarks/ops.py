@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from _judge import BUSY, SPREAD, busy_share, print_result
+from _judge import busy_share, invalid, print_result
 from _machine import machine
 
 import heliograph.ops.lowerings  # noqa: F401  fills the table
@@ -340,8 +340,7 @@ def main() -> int:
 
 
 def report(table: Sequence[Mapping[str, Any]], conditions: Mapping[str, object], busy: float) -> bool:
-    problems = [f"{line['op']}: interquartile spread {line['spread']:.0%}" for line in table if line["spread"] > SPREAD]
-    problems += [f"other work uses {busy:.0%} of the processors"] if busy > BUSY else []
+    problems = invalid({line["op"]: line["spread"] for line in table}, busy)
     return print_result(
         benchmark="ops",
         ok=True,

@@ -335,8 +335,10 @@ def test_vocabulary_with_gaps_in_its_ids_is_refused() -> None:
     tokenizer = Tokenizer(models.BPE({"</s>": 0, "a": 1, "b": 3}, []))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["</s>"])
+    text = face(tokenizer, TEMPLATE)
     with pytest.raises(UnsupportedModelError):
-        face(tokenizer, TEMPLATE)
+        text.encode_chat([])
+    text.close()
 
 
 def test_mark_that_cuts_control_tokens_is_one_that_no_message_holds(chat: Text) -> None:

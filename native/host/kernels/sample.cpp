@@ -274,7 +274,7 @@ void sample(const Sample &p, uint32_t first, uint32_t last) {
 }
 }  // namespace
 
-HG_POINTERS(Sample, logits, slots, lengths, prompts, temperature, top_k, top_p, min_p, presence, frequency, repetition, bias_ids,
-            bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real, ids, logprobs,
-            logprob_ids, work, mass, list)
+HG_POINTERS(Sample, logits, slots, lengths, prompts, temperature, top_k, top_p, min_p, presence, frequency, repetition,
+            bias_ids, bias_values, mask_index, masks, seed, sample_position, logprob_count, history, last_token, real, ids,
+            logprobs, logprob_ids, work, mass, list)
 HG_MODULE("sample", hg::function<sample>("sample_f32"))

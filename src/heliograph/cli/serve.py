@@ -62,8 +62,7 @@ def command(
     """
     options = Options(
         core=core, host=host, port=port, device=device, threads=threads, units=units, memory=memory, wait_all=wait_all,
-        strict=strict, alias=model, shutdown=shutdown_timeout,
-        log_requests=log_requests,
+        strict=strict, alias=model, shutdown=shutdown_timeout, log_requests=log_requests,
     )  # fmt: skip
     worker, renderer = copies or (None, None)
     with Out() as out:

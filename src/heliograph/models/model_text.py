@@ -57,6 +57,6 @@ def check_text(text: ModelText) -> ModelText:
 def _try_template(face: Text) -> None:
     """One short conversation. A template that refuses it on purpose is no fault."""
     try:
-        face.render([{"role": "user", "content": PROBE}])
+        face.encode_chat([{"role": "user", "content": PROBE}])
     except UsageError:
         return

@@ -143,15 +143,10 @@ def _field_access(device: Device, core: Core, memory: Memory) -> FieldAccess:
 
 def _variables(core: Core, catalogue: Catalogue) -> Sequence[tuple[Module, Global]]:
     """The variables of modules that the core keeps."""
-    modules = {
-        stated.module: function.module for stated, function in zip(core.functions, catalogue.functions, strict=True)
-    }
-    return [
-        (module, each)
-        for number, record in enumerate(core.modules)
-        for each in record.globals
-        if (module := modules.get(number)) is not None
-    ]
+    kept = [(number, each) for number, record in enumerate(core.modules) for each in record.globals]
+    functions = core.functions if kept else ()  # a start does not look at thousands for nothing
+    modules = {stated.module: catalogue.functions[at].module for at, stated in enumerate(functions)}
+    return [(module, each) for number, each in kept if (module := modules.get(number)) is not None]
 
 
 def _places(core: Core) -> Mapping[int, Bucket]:

@@ -65,8 +65,6 @@ class Text:
             key=len, reverse=True,
         )  # fmt: skip
         self._by_mark: dict[str, Marked] = {}
-        if self._template is not None:
-            self._marked(NONCHARACTERS[0])  # what it refuses is told at once
 
     @classmethod
     def of(cls, verified: VerifiedCore | VerifiedText, renderer: Process | None = None) -> Text:
@@ -93,7 +91,7 @@ class Text:
     @cached_property
     def _longest(self) -> int:
         """Characters of a text that one token stands for at most. Spelled, a byte is at least a character."""
-        longest = max(len(self._tokenizer.id_to_token(token) or "") for token in range(self.vocabulary))
+        longest = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))
         return longest * (1 if self._tokenizer.normalizer is None else SHRINK)
 
     def render(
@@ -131,11 +129,12 @@ class Text:
                 "encoding a conversation", found="every Unicode noncharacter", required="text for interchange",
                 hint="remove U+FDD0 to U+FDEF from the messages",
             )  # fmt: skip
+        marked = self._marked(mark)
         if held := [control for control in self._controls if any(control in string for string in strings)]:
             messages, tools, variables = (_cut(part, held, mark) for part in given.values())
         rendered = self.render(messages, tools=tools, reply=reply, variables=variables)
         check(rendered.replace(mark, ""))
-        return self._marked(mark).encode(self._mark(rendered, mark))
+        return marked.encode(self._mark(rendered, mark))
 
     def decode(self, ids: Iterable[int], *, controls: bool = False, after: Iterable[int] = ()) -> str:
         """The text of tokens; control tokens are left out unless asked for. ``after``: see :meth:`decoder`."""
