@@ -58,6 +58,14 @@ def test_a_reader_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
         assert not out._thread.is_alive()
 
 
+def test_without_an_output_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", None)
+        with Out() as out:
+            out.say("one")
+        assert not out._thread.is_alive()
+
+
 def test_a_request_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with piped(monkeypatch) as ours:
         with Out() as out:

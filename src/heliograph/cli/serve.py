@@ -66,7 +66,8 @@ def command(
     )  # fmt: skip
     worker, renderer = copies or (None, None)
     with Out() as out:
-        return serve(options, Lines(out) if as_json or not sys.stdout.isatty() else Table(out), worker, renderer)
+        plain = as_json or sys.stdout is None or not sys.stdout.isatty()
+        return serve(options, Lines(out) if plain else Table(out), worker, renderer)
 
 
 # What a person is told that answers depend on, by the core's numerics.
@@ -83,7 +84,8 @@ class Out:
     def __init__(self) -> None:
         self._lines: Queue[str | None] = Queue(LINES)
         self._lost = 0
-        self._to = sys.stdout.fileno()  # no buffer of Python's, whose lock would be held when the process ends
+        # No buffer of Python's, whose lock would be held when the process ends. A service may have no output.
+        self._to = sys.stdout.fileno() if sys.stdout else -1
         self._thread = Thread(target=self._write, name="log", daemon=True)
 
     def __enter__(self) -> Out:
